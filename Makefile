@@ -1,0 +1,37 @@
+# Everything that CI and a newcomer call. Each target makes the environment it needs.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check bench docs clean
+
+demo: $(READY)
+	$(BIN)/python -m acclimate.demo
+
+test: $(READY)
+	$(BIN)/pytest --cov=acclimate --cov-report=term
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/render.py
+
+docs: $(READY)
+	$(BIN)/python benchmarks/render.py
+	$(BIN)/pdoc --output-directory build/docs acclimate
+
+clean:
+	rm -rf $(VENV) build dist .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The constraints pin what is developed with; pyproject.toml says what is supported.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

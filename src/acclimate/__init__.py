@@ -1,0 +1,21 @@
+"""acclimate: adapt a pretrained image classifier to unlabelled data from a shifted distribution."""
+
+from acclimate import errors, losses
+from acclimate.adapter import Adapter, adapt
+from acclimate.diversity import ClassDistribution
+from acclimate.input_transform import InputTransformation
+from acclimate.methods import METHODS, Method
+from acclimate.types import AdaptationResult, History
+
+__all__ = [
+    "METHODS",
+    "AdaptationResult",
+    "Adapter",
+    "ClassDistribution",
+    "History",
+    "InputTransformation",
+    "Method",
+    "adapt",
+    "errors",
+    "losses",
+]

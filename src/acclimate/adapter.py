@@ -1,0 +1,328 @@
+"""The adapter: predicts and adapts, one batch or many epochs at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.batches import Batches, in_order
+from acclimate.delta import check_source, digests, read_delta, write_delta
+from acclimate.engine import Engine
+from acclimate.errors import AcclimateWarning, DeltaError, InputError, OptionError
+from acclimate.export import export_module
+from acclimate.methods import Method, parse_method
+from acclimate.objectives import External
+from acclimate.prepare import unwrapped
+from acclimate.progress import progress_bar
+from acclimate.types import AdaptationResult, Batch, History, Options
+
+__all__ = ["Adapter", "adapt"]
+
+
+@dataclasses.dataclass
+class _Fit:
+    """Where a call of `fit` stands; kept when it is interrupted, and saved with the rest."""
+
+    epochs: int
+    length: int
+    epoch: int = 0
+    batch: int = 0
+    seed: int = 0
+
+
+class Adapter:
+    """A classifier that adapts itself to the unlabelled images it sees.
+
+    ``adapter(images)`` predicts and then adapts: the logits are from before the update.
+    ``adapter.fit(loader, epochs=5)`` adapts over epochs. ``adapter.predict`` leaves no trace.
+
+    Args:
+        model: any network that turns images into logits. It is not changed.
+        method: a name such as ``"slr"``, ``"tent+"`` or ``"slr+it"``, or a `Method`.
+        normalize: ``(mean, std)``. With it, images are pixels in [0, 1] and are normalised here;
+            without it, they go to the model as they are.
+        freeze: ``"auto"`` (as the method says), ``"top"``, ``"none"``, or patterns of module names.
+        input_transform: put a trainable `InputTransformation` before the model; needs ``normalize``.
+        classes: the outputs that can occur; all others are left out of loss and prediction.
+        prior: how often each class occurs, if not equally often.
+        statistics: where batch norms take theirs from: ``"batch"``, ``"running"``, ``"blend"`` or
+            ``"source"``. ``method="source"`` always keeps the source's.
+        episodic: start from the source model again for every batch.
+        features: name of the classifier layer whose input SHOT's centroids use, if not the last.
+        objective: minimise this function of (logits, index) instead of the method's loss.
+        steps: number of online calls to come, over which a cosine schedule decays.
+        device: where to adapt, if not where the model is.
+        seed: of the order of the images and the initial weights of the input transformation.
+        **overrides: fields of `Method`: ``lr``, ``delta``, ``kappa``, ``optimizer``, ...
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
+    >>> adapter = Adapter(net, method="tent")
+    >>> adapter(torch.rand(16, 3, 8, 8)).shape
+    torch.Size([16, 10])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        method: str | Method = "slr",
+        *,
+        normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+        freeze: str | Sequence[str] = "auto",
+        input_transform: bool = False,
+        classes: Sequence[int] | None = None,
+        prior: Sequence[float] | Tensor | None = None,
+        statistics: str = "batch",
+        episodic: bool = False,
+        features: str | None = None,
+        objective: External | None = None,
+        steps: int | None = None,
+        device: torch.device | str | None = None,
+        seed: int = 0,
+        **overrides: Any,
+    ) -> None:
+        if input_transform:
+            overrides["input_transform"] = True
+        self.method = parse_method(method).override(overrides)
+        self._options = Options(
+            normalize=None if normalize is None else (_floats(normalize[0]), _floats(normalize[1])),
+            freeze=freeze if isinstance(freeze, str) else tuple(freeze),
+            classes=None if classes is None else tuple(int(c) for c in classes),
+            prior=None if prior is None else _floats(prior),
+            statistics=statistics,
+            episodic=episodic,
+            features=features,
+            steps=steps,
+            seed=seed,
+        )
+        self._external = objective
+        with torch.inference_mode(False):
+            self._engine = Engine(model, self.method, self._options, external=objective, device=device)
+        self._generator = torch.Generator()
+        self.reset()
+        for caution in self._engine.cautions:
+            warnings.warn(caution, AcclimateWarning, stacklevel=2)
+
+    @property
+    def adapting(self) -> tuple[str, ...]:
+        """Names of all that adapts: parameters of the model and of the input transformation, statistics."""
+        return tuple(self._engine.changing())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the preflight found and decided, one sentence each."""
+        return (*self._engine.prepared.notes, *self._engine.cautions)
+
+    @property
+    def classes(self) -> tuple[int, ...] | None:
+        """The outputs of the network that the logits stand for; known once a batch was seen."""
+        if self._options.classes is not None or self._engine.objective is None:
+            return self._options.classes
+        return tuple(range(len(self._engine.objective.distribution.p)))
+
+    @property
+    def class_distribution(self) -> Tensor | None:
+        """The running class distribution p_t; known once a batch was seen."""
+        return None if self._engine.objective is None else self._engine.objective.distribution.p.clone()
+
+    @property
+    def history(self) -> History:
+        """One entry per step since the last reset."""
+        return self._engine.history
+
+    @property
+    def step(self) -> int:
+        """Updates since the last reset."""
+        return self._engine.step
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Predict, then adapt: the logits ``(N, classes)`` are from before the update."""
+        if self.method.pseudo_label_weight > 0:
+            raise OptionError(
+                f"{self.method.name!r} labels the whole target set between epochs, which an online call "
+                "does not have: use fit, or a method without centroid labels"
+            )
+        if self._options.episodic:
+            self.reset()
+        return self._engine.update(Batch(images), position=self.step, total=self._options.steps)
+
+    def fit(
+        self,
+        data: Any,
+        epochs: int = 5,
+        *,
+        batch_size: int = 64,
+        shuffle: bool = True,
+        progress: bool | None = None,
+        on_step: Callable[[Adapter], None] | None = None,
+        on_epoch: Callable[[Adapter], None] | None = None,
+    ) -> History:
+        """Adapt over epochs, with the learning rate on its schedule over all steps.
+
+        Args:
+            data: images, a data set, a loader, a list of batches, or another iterable with a length.
+            epochs: how many times to go through it.
+            batch_size: for images and data sets; a loader has its own.
+            shuffle: draw the order from the seed, where images can be reached by position.
+            progress: show a bar; by default in a terminal only.
+            on_step: called after every update, for instance to `save`.
+            on_epoch: called after every epoch.
+
+        Interrupted at any point, or loaded from a file that `on_step` or `on_epoch` saved, the same call
+        goes on where it stood. Returns the history of every step since the last reset.
+        """
+        if self._options.episodic:
+            raise OptionError("episodic=True starts again with every batch, so that there is nothing to fit")
+        batches = Batches(data, batch_size, shuffle=shuffle)
+        run = self._begin(epochs, len(batches))
+        total = run.epochs * run.length
+        with progress_bar(total, progress) as show:
+            while run.epoch < run.epochs:
+                for batch in self._remaining(run, batches):
+                    position = run.epoch * run.length + run.batch
+                    self._engine.update(batch, position=position, total=total, epoch=run.epoch + 1)
+                    run.batch += 1
+                    show(position + 1, self.history)
+                    if on_step is not None:
+                        on_step(self)
+                run.epoch, run.batch = run.epoch + 1, 0
+                if on_epoch is not None:
+                    on_epoch(self)
+        self._fit = None
+        return self.history
+
+    def predict(self, data: Any, *, batch_size: int | None = None) -> Tensor:
+        """Logits without an update, in the order of the data.
+
+        A tensor of images is one batch unless ``batch_size`` says otherwise. Loaders and data sets are
+        gone through in a shuffled order, as batch statistics want it, and put back in theirs.
+        """
+        if isinstance(data, Tensor) and batch_size is None:
+            return self._engine.forward(data)
+        batches = Batches(data, batch_size or 64)
+        seen = batches.epoch(self._options.seed)
+        return in_order(
+            [(self._engine.forward(batch.images).cpu(), batch.index) for batch in seen], batches.order
+        )
+
+    def reset(self) -> None:
+        """Back to the source model, bit for bit: weights, statistics, optimiser, schedule, p_t, step, RNG."""
+        self._engine.reset()
+        self._generator.manual_seed(self._options.seed)
+        self._fit: _Fit | None = None
+
+    def export(self) -> nn.Module:
+        """A plain module in evaluation mode that needs no acclimate.
+
+        The target's statistics are baked into the norms. It loads into its stock class with
+        ``strict=True`` unless an input transformation or new affines are part of it. It has all outputs
+        of the network, whatever ``classes`` says.
+        """
+        with torch.inference_mode(False):
+            return export_module(self._engine.network, self._engine.prepared)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a delta: what adapted, and what is needed to go on. The source model is not in it."""
+        document = {
+            "method": dataclasses.asdict(self.method),
+            "options": dataclasses.asdict(self._options),
+            "external": self._external is not None,
+            "source": self._engine.source_digests(),
+            "fit": None if self._fit is None else dataclasses.asdict(self._fit),
+        }
+        write_delta(path, {**self._engine.state(), "generator": self._generator.get_state()}, document)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        model: nn.Module,
+        *,
+        objective: External | None = None,
+        device: torch.device | str | None = None,
+    ) -> Adapter:
+        """The adapter that `save` wrote, on the same source model; refused on any other."""
+        tensors, document = read_delta(path)
+        try:
+            method = Method(**{**document["method"], "betas": tuple(document["method"]["betas"])})
+            options, fit = dict(document["options"]), document["fit"]
+            source, external = document["source"], document["external"]
+        except (KeyError, TypeError) as error:
+            raise DeltaError(f"{os.fspath(path)} lacks what this acclimate needs: {error}") from error
+        if external and objective is None:
+            raise DeltaError("this delta was made with an objective of its own: give it again by objective=")
+        check_source(source, digests(unwrapped(model).state_dict()))
+        adapter = cls(model, method, objective=objective, device=device, **options)
+        try:
+            adapter._engine.restore(tensors)
+            adapter._generator.set_state(tensors["generator"])
+            adapter._fit = None if fit is None else _Fit(**fit)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise DeltaError(f"{os.fspath(path)} is damaged: {error}") from error
+        return adapter
+
+    def __repr__(self) -> str:
+        name = type(self._engine.prepared.model).__name__
+        return f"Adapter({name}, method={self.method.name!r}, step={self.step}, {len(self.adapting)} tensors adapt)"
+
+    def _begin(self, epochs: int, length: int) -> _Fit:
+        """A new run of `fit`, or the interrupted one that this call goes on with."""
+        if epochs < 1:
+            raise OptionError(f"epochs must be at least 1, got {epochs}")
+        run = self._fit = self._fit or _Fit(epochs, length)
+        if (run.epochs, run.length) != (epochs, length):
+            raise OptionError(
+                f"a fit of {run.epochs} epochs of {run.length} batches stands at epoch {run.epoch + 1}, batch "
+                f"{run.batch}, but this one has {epochs} epochs of {length}: call it as before to go on, or "
+                "reset() to start again"
+            )
+        return run
+
+    def _remaining(self, run: _Fit, batches: Batches) -> Iterator[Batch]:
+        """The batches of an epoch that are still to come."""
+        labels = self.method.pseudo_label_weight > 0
+        if labels and batches.order is None:
+            raise InputError(
+                "centroid labels need to know which image is which: give images, a map-style data set, "
+                "a loader of one, or a list of batches"
+            )
+        if run.batch == 0:
+            run.seed = int(torch.randint(2**62, (), generator=self._generator))
+            self._engine.prepared.statistics.restart()
+            if labels and run.epoch > 0:
+                self._engine.label(batches.epoch(run.seed))
+        return batches.epoch(run.seed, start=run.batch)
+
+
+def adapt(
+    model: nn.Module,
+    data: Any,
+    method: str | Method = "slr",
+    *,
+    epochs: int = 5,
+    batch_size: int = 64,
+    **options: Any,
+) -> AdaptationResult[Adapter]:
+    """Adapt a model to unlabelled images and predict them: `Adapter`, `fit` and `predict` in one call.
+
+    ``options`` are those of `Adapter`.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
+    >>> adapt(net, torch.rand(100, 3, 8, 8), epochs=2).predictions.shape
+    torch.Size([100])
+    """
+    adapter = Adapter(model, method, **options)
+    history = adapter.fit(data, epochs, batch_size=batch_size)
+    logits = adapter.predict(data, batch_size=batch_size)
+    assert adapter.classes is not None
+    predictions = torch.tensor(adapter.classes)[logits.argmax(1).cpu()]
+    return AdaptationResult(adapter, history, logits, predictions)
+
+
+def _floats(values: Sequence[float] | Tensor) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)

@@ -1,0 +1,102 @@
+"""The file that holds an adaptation: only what changed, and what is needed to go on.
+
+A safetensors file. Its metadata hold one JSON document; nothing in it can run code. The document
+names a digest of every tensor of the source model, so that a delta is never put on other weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from acclimate.errors import DeltaError, listed
+
+__all__ = ["check_source", "digests", "read_delta", "write_delta"]
+
+FORMAT: Final = 1
+_KEY: Final = "acclimate"
+
+
+def write_delta(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document: Mapping[str, Any]
+) -> None:
+    """Write a delta as a whole or not at all."""
+    target = Path(path)
+    contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    payload = save(contents, metadata={_KEY: json.dumps({"format": FORMAT, **document})})
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise DeltaError(
+            f"cannot write {target}: {error.strerror or error}. The adapted model is still in memory: "
+            "save it elsewhere"
+        ) from error
+
+
+def read_delta(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the document of a delta."""
+    try:
+        with safe_open(os.fspath(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        document = json.loads(metadata[_KEY])
+        version = document["format"]
+    except FileNotFoundError:
+        raise DeltaError(f"there is no file {os.fspath(path)}") from None
+    except OSError as error:
+        raise DeltaError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise DeltaError(f"{os.fspath(path)} is not a whole safetensors file ({error})") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise DeltaError(
+            f"{os.fspath(path)} is a safetensors file but not a delta that Adapter.save wrote"
+        ) from error
+    if version != FORMAT:
+        raise DeltaError(f"{os.fspath(path)} has format {version}; this acclimate reads format {FORMAT}")
+    return tensors, document
+
+
+def digests(state: Mapping[str, Tensor]) -> dict[str, str]:
+    """A digest of every tensor of a state dict: type, shape and bytes."""
+    found = {}
+    for name, tensor in sorted(state.items()):
+        data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        head = f"{tensor.dtype} {tuple(tensor.shape)} ".encode()
+        found[name] = hashlib.sha256(head + data.tobytes()).hexdigest()[:16]
+    return found
+
+
+def check_source(expected: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse a delta that was made from another model, with the names that differ."""
+    missing = sorted(expected.keys() - found.keys())
+    added = sorted(found.keys() - expected.keys())
+    if missing or added:
+        parts = []
+        if missing:
+            parts.append(f"the model lacks {listed(missing, 5)}")
+        if added:
+            parts.append(f"the delta knows nothing of {listed(added, 5)}")
+        raise DeltaError(f"this delta belongs to another model: {'; '.join(parts)}")
+    differing = [name for name in sorted(expected) if expected[name] != found[name]]
+    if differing:
+        raise DeltaError(
+            "this delta belongs to the same architecture with other weights; "
+            f"{len(differing)} of {len(expected)} tensors differ: {listed(differing, 5)}"
+        )

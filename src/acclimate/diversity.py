@@ -1,0 +1,96 @@
+"""The running class distribution p_t and its divergence from the target distribution: L_div.
+
+    p_t = kappa * p_{t-1} + (1 - kappa) * mean over the batch of softmax(logits)
+    L_div = KL(p_t || target) = sum_c p_t,c (log p_t,c - log target_c)
+
+p_{t-1} carries no gradient. p_0 is the target. kappa = 0 is the batch-wise regulariser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.errors import InputError, OptionError
+
+__all__ = ["ClassDistribution"]
+
+
+class ClassDistribution(nn.Module):
+    """Called with logits ``(N, n)``, updates p_t and returns KL(p_t || target), a scalar.
+
+    ``target`` is uniform unless given; it is scaled to sum to 1. The state is in ``state_dict``.
+
+    >>> distribution = ClassDistribution(4)
+    >>> distribution(torch.zeros(8, 4)).item()
+    0.0
+    """
+
+    p: Tensor
+    target: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        kappa: float = 0.9,
+        target: Tensor | Sequence[float] | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        if num_classes < 2:
+            raise OptionError(f"a class distribution needs at least 2 classes, got {num_classes}")
+        if not 0 <= kappa < 1:
+            raise OptionError(f"kappa must be at least 0 and below 1, got {kappa}")
+        self.kappa = kappa
+        self.register_buffer("target", _checked_target(num_classes, target).to(dtype))
+        self.register_buffer("p", self.target.clone())
+
+    def forward(self, logits: Tensor) -> Tensor:
+        if logits.ndim != 2 or logits.shape[1] != len(self.target):
+            raise InputError(
+                f"logits must have the shape (samples, {len(self.target)}), got {tuple(logits.shape)}"
+            )
+        logits = logits.to(self.p.dtype)
+        p = self.kappa * self.p + (1 - self.kappa) * logits.softmax(1).mean(0)
+        self.p = p.detach()
+        return _divergence(p, self.target)
+
+    def entropy(self) -> Tensor:
+        """Entropy of p_t in nats, a scalar; low where the predictions have collapsed."""
+        return -_divergence(self.p, torch.ones_like(self.p))
+
+    def restart(self) -> None:
+        """Forget the history: p_t is the target again."""
+        self.p = self.target.clone()
+
+    def extra_repr(self) -> str:
+        return f"{len(self.target)}, kappa={self.kappa}"
+
+
+def _divergence(p: Tensor, target: Tensor) -> Tensor:
+    # 0 log 0 = 0, in value and in gradient: a class whose mass has underflowed adds nothing.
+    log_p = torch.where(p > 0, p, 1.0).log()
+    return (p * (log_p - target.log())).sum()
+
+
+def _checked_target(num_classes: int, target: Tensor | Sequence[float] | None) -> Tensor:
+    if target is None:
+        return torch.full((num_classes,), 1 / num_classes, dtype=torch.float64)
+    prior = torch.as_tensor(target, dtype=torch.float64).detach().cpu()
+    if prior.shape != (num_classes,):
+        raise OptionError(
+            f"a prior needs one entry for each of the {num_classes} classes, got {tuple(prior.shape)}"
+        )
+    if not bool(torch.isfinite(prior).all() and (prior > 0).all()):
+        where = (
+            torch.nonzero(~(prior > 0)).flatten().tolist()
+            or torch.nonzero(~prior.isfinite()).flatten().tolist()
+        )
+        raise OptionError(
+            f"every entry of a prior must be a positive number, which is not so at {where}: "
+            "leave classes that cannot occur out by `classes=`"
+        )
+    return prior / prior.sum()

@@ -1,0 +1,230 @@
+"""One step of a method: images → g → logits → objective → backward → update. No loops, no files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.batches import checked_images
+from acclimate.delta import digests
+from acclimate.errors import DivergenceError, OptionError
+from acclimate.input_transform import InputTransformation
+from acclimate.methods import Method
+from acclimate.network import Network, Normalization
+from acclimate.objectives import External, Objective
+from acclimate.optimization import learning_rate, make_optimizer, optimizer_state, restore_optimizer
+from acclimate.prepare import model_info, normalization_mismatch, prepare
+from acclimate.pseudo_labels import centroid_labels
+from acclimate.types import Batch, History, Options
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """Holds all that changes while a model adapts, and changes it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        method: Method,
+        options: Options,
+        *,
+        external: External | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.method = method
+        self._options = options
+        self._external = external
+        self.prepared = prepare(
+            model,
+            parameters=method.parameters,
+            freeze=options.freeze,
+            freeze_top=method.freeze_top,
+            statistics=options.statistics if method.statistics else "source",
+            momentum=method.statistics_momentum,
+            pseudo_count=method.pseudo_count,
+            device=device,
+        )
+        like: Tensor = next(self.prepared.model.parameters(), nn.Parameter(torch.zeros(())))
+        self.device, self._dtype = like.device, like.dtype
+        self.network = self._make_network()
+        mismatch = options.normalize and normalization_mismatch(model_info(model), *options.normalize)
+        self.cautions = (*self.prepared.cautions, mismatch) if mismatch else self.prepared.cautions
+        learns = method.has_loss or external is not None
+        moved = self._parameters()
+        self._optimizer = make_optimizer(method, moved) if learns and moved else None
+        self.objective: Objective | None = None
+        self._snapshot = {name: tensor.detach().clone() for name, tensor in self.changing().items()}
+        self.reset()
+
+    def _make_network(self) -> Network:
+        method, options = self.method, self._options
+        normalization = None if options.normalize is None else Normalization(*options.normalize)
+        transform = None
+        if method.input_transform:
+            if normalization is None:
+                raise OptionError(
+                    "the input transformation works on pixels, so that it needs normalize=(mean, std); "
+                    "for a network that takes pixels in [0, 1], give mean 0 and std 1"
+                )
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(options.seed)
+                transform = InputTransformation(len(normalization.mean), method.width, method.depth)
+            transform.to(self.device, self._dtype)
+        if normalization is not None:
+            normalization.to(self.device, self._dtype)
+        return Network(
+            self.prepared.model,
+            normalization=normalization,
+            transform=transform,
+            classes=options.classes,
+            features=options.features,
+        )
+
+    def update(self, batch: Batch, *, position: int, total: int | None, epoch: int = 0) -> Tensor:
+        """Predict and adapt: the logits are from before the update, which is number ``position`` of ``total``."""
+        if not (self.method.statistics or self.method.parameters):
+            return self.forward(batch.images)
+        images = self._checked(batch.images)
+        lr = learning_rate(self.method, position, total)
+        # The caller may be in no_grad or inference mode: adaptation has a mode of its own.
+        with torch.inference_mode(False), torch.set_grad_enabled(self._optimizer is not None):
+            with self.prepared.statistics.updating():
+                logits: Tensor = self.network(images)
+            objective = self._objective_for(logits)
+            loss: Tensor = objective(logits, batch.index)
+            if self._optimizer is not None:
+                self._optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+            self._record(logits.detach(), loss.detach(), objective, epoch, lr)
+            if self._optimizer is not None:
+                self._optimizer.param_groups[0]["lr"] = lr
+                self._optimizer.step()
+        self.step += 1
+        return logits.detach()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits that leave no trace."""
+        with torch.inference_mode(False), torch.no_grad():
+            logits: Tensor = self.network(self._checked(images))
+        self._objective_for(logits)
+        return logits
+
+    def label(self, batches: Iterable[Batch]) -> None:
+        """Give every sample SHOT's centroid label, by a pass over all of them."""
+        confidences, index = [], []
+        with self.network.features() as features:
+            for batch in batches:
+                assert batch.index is not None
+                confidences.append(self.forward(batch.images).float().softmax(1))
+                index.append(batch.index)
+        labels = centroid_labels(
+            torch.cat(features).float(), torch.cat(confidences), self.method.pseudo_label_set
+        )
+        rows = torch.cat(index).to(labels.device)
+        assert self.objective is not None
+        # one label per position in the data set; positions that a sampler leaves out have none
+        table = torch.full((int(rows.max()) + 1,), -100, device=labels.device)
+        self.objective.labels = table.scatter(0, rows, labels)
+
+    def reset(self) -> None:
+        """Back to the source model, bit for bit."""
+        with torch.no_grad():
+            for name, tensor in self.changing().items():
+                tensor.copy_(self._snapshot[name])
+        if self._optimizer is not None:
+            self._optimizer.state.clear()
+        if self.objective is not None:
+            self.objective.distribution.restart()
+            self.objective.labels = None
+        self.prepared.statistics.restart()
+        self.step = 0
+        self.history = History()
+
+    def changing(self) -> dict[str, Tensor]:
+        """Every tensor of the network that adaptation can change."""
+        model, names = self.prepared.model, self.prepared.statistics.buffers
+        return {**self._parameters(), **{f"model.{name}": model.get_buffer(name) for name in names}}
+
+    def source_digests(self) -> dict[str, str]:
+        """Digests of the model as the user gave it."""
+        state = dict(self.prepared.model.state_dict())
+        state |= {name.removeprefix("model."): tensor for name, tensor in self._snapshot.items()}
+        return digests({name: state[name] for name in self.prepared.source_names})
+
+    def state(self) -> dict[str, Tensor]:
+        """All that changed, and all that the next step depends on, as tensors."""
+        tensors = {f"network.{name}": tensor for name, tensor in self.changing().items()}
+        if self.objective is not None:
+            tensors |= {f"objective.{name}": value for name, value in self.objective.state_dict().items()}
+        if self._optimizer is not None:
+            state = optimizer_state(self._optimizer, self._parameters())
+            tensors |= {f"optimizer.{name}": value for name, value in state.items()}
+        for key, values in vars(self.history).items():
+            tensors[f"history.{key}"] = torch.tensor(values, dtype=torch.float64)
+        tensors["steps"] = torch.tensor([self.step, self.prepared.statistics.steps])
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        with torch.no_grad():
+            for name, tensor in self.changing().items():
+                tensor.copy_(tensors[f"network.{name}"])
+        state = _under("objective.", tensors)
+        if state:
+            p = state["distribution.p"].to(self.device)
+            objective = self._objective_for(p.unsqueeze(0))
+            objective.distribution.p = p
+            objective.labels = state["labels"].to(self.device) if "labels" in state else None
+        if self._optimizer is not None:
+            restore_optimizer(self._optimizer, self._parameters(), _under("optimizer.", tensors))
+        for key, values in _under("history.", tensors).items():
+            numbers = values.tolist()
+            setattr(self.history, key, [int(n) for n in numbers] if key == "epoch" else numbers)
+        self.step, self.prepared.statistics.steps = tensors["steps"].tolist()
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        """What the optimiser moves."""
+        chosen = {f"model.{name}": parameter for name, parameter in self.prepared.parameters.items()}
+        if self.network.transform is not None:
+            chosen |= {f"transform.{name}": p for name, p in self.network.transform.named_parameters()}
+        return chosen
+
+    def _objective_for(self, logits: Tensor) -> Objective:
+        """The objective, made when the first logits tell the number of classes."""
+        if self.objective is None:
+            self.objective = Objective(
+                self.method,
+                logits.shape[1],
+                prior=self._options.prior,
+                external=self._external,
+                dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32,
+            ).to(logits.device)
+        return self.objective
+
+    def _checked(self, images: Tensor) -> Tensor:
+        single = not self.prepared.statistics.uses_batch
+        return checked_images(images, self.device, self._dtype, single=single)
+
+    def _record(self, logits: Tensor, loss: Tensor, objective: Objective, epoch: int, lr: float) -> None:
+        confidence = logits.float().softmax(1).amax(1).mean()
+        values = [loss.float(), confidence, objective.distribution.entropy().float()]
+        # one transfer from the device for all three
+        loss_value, confidence_value, entropy_value = torch.stack(values).tolist()
+        if not math.isfinite(loss_value):
+            raise DivergenceError(
+                f"the loss is {loss_value} at step {self.step + 1}; the parameters were not updated with it. "
+                "Call reset() and lower lr, or check the network's outputs on these images"
+            )
+        self.history.loss.append(loss_value)
+        self.history.confidence.append(confidence_value)
+        self.history.class_entropy.append(entropy_value)
+        self.history.lr.append(lr)
+        self.history.epoch.append(epoch)
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

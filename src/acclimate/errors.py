@@ -1,0 +1,83 @@
+"""What can go wrong, as one tree.
+
+AcclimateError
+├── InputError       (ValueError)       images, logits or data that cannot be used
+├── OptionError      (ValueError)       an argument, a name or a pattern that is unknown or does not fit
+├── ModelError       (ValueError)       a network that cannot be adapted as asked
+├── DeltaError       (ValueError)       a saved delta that is damaged or belongs to another model
+└── DivergenceError  (ArithmeticError)  a loss that is no longer a finite number
+
+AcclimateWarning     (UserWarning)      the work goes on, but the user should know
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "AcclimateError",
+    "AcclimateWarning",
+    "DeltaError",
+    "DivergenceError",
+    "InputError",
+    "ModelError",
+    "OptionError",
+    "listed",
+    "unknown",
+]
+
+
+class AcclimateError(Exception):
+    """Any error that acclimate raises on purpose."""
+
+
+class InputError(AcclimateError, ValueError):
+    """Images, logits or data that cannot be used."""
+
+
+class OptionError(AcclimateError, ValueError):
+    """An argument, a name or a pattern that is unknown or does not fit."""
+
+
+class ModelError(AcclimateError, ValueError):
+    """A network that cannot be adapted as asked."""
+
+
+class DeltaError(AcclimateError, ValueError):
+    """A saved delta that is damaged or belongs to another model."""
+
+
+class DivergenceError(AcclimateError, ArithmeticError):
+    """A loss that is no longer a finite number."""
+
+
+class AcclimateWarning(UserWarning):
+    """The work goes on, but the user should know."""
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> str:
+    """Say that a name is unknown, with the nearest known names, or all where none is near.
+
+    >>> unknown("method", "slt", ["slr", "hlr", "tent"])
+    "unknown method 'slt': did you mean 'slr', 'hlr'?"
+    >>> unknown("method", "xyzzy", ["slr", "hlr", "tent"])
+    "unknown method 'xyzzy': known are 'hlr', 'slr', 'tent'"
+    """
+    names = list(known)
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
+    if near:
+        return f"unknown {kind} {name!r}: did you mean {listed(near)}?"
+    return f"unknown {kind} {name!r}: known are {listed(sorted(names))}"
+
+
+def listed(names: Iterable[object], limit: int = 20) -> str:
+    """Join names for a message, cut where there are too many to read.
+
+    >>> listed(["a", "b", "c"], limit=2)
+    "'a', 'b' and 1 more"
+    """
+    shown = [repr(name) for name in names]
+    if len(shown) <= limit:
+        return ", ".join(shown)
+    return f"{', '.join(shown[:limit])} and {len(shown) - limit} more"

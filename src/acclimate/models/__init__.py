@@ -1,0 +1,1 @@
+"""Networks and where they come from."""

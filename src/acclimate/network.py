@@ -1,0 +1,139 @@
+"""The adaptable model g = f ∘ normalisation ∘ d: pixels in, logits of the classes asked for out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.errors import InputError, ModelError, OptionError, listed, unknown
+from acclimate.input_transform import InputTransformation
+
+__all__ = ["Network", "Normalization", "classifier_name"]
+
+
+class Normalization(nn.Module):
+    """(x - mean) / std, channel by channel."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        means, stds = (torch.as_tensor(value, dtype=torch.float32).flatten() for value in (mean, std))
+        if len(means) != len(stds) or not len(means) or not bool((stds > 0).all()):
+            raise OptionError(
+                "normalize must be (mean, std) with one entry per channel and std above 0, "
+                f"got {tuple(means.tolist())} and {tuple(stds.tolist())}"
+            )
+        self.register_buffer("mean", means.view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", stds.view(-1, 1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
+class Network(nn.Module):
+    """Holds the prepared model, and before it the input transformation and the normalisation, if any."""
+
+    classes: Tensor | None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        normalization: Normalization | None = None,
+        transform: InputTransformation | None = None,
+        classes: Sequence[int] | None = None,
+        features: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.normalization = normalization
+        self.transform = transform
+        self.channels = None if normalization is None else len(normalization.mean)
+        chosen = None if classes is None else torch.tensor(_checked_classes(classes))
+        self.register_buffer("classes", chosen, persistent=False)
+        self._classifier = features
+        if features is not None and features not in dict(model.named_modules()):
+            raise OptionError(
+                unknown("classifier layer", features, [n for n, _ in model.named_modules() if n])
+            )
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.channels is not None and (images.ndim != 4 or images.shape[1] != self.channels):
+            raise InputError(
+                f"images must have the shape (N, {self.channels}, H, W), as normalize has {self.channels} "
+                f"channels, got {tuple(images.shape)}"
+            )
+        if self.transform is not None:
+            images = self.transform(images)
+        if self.normalization is not None:
+            images = self.normalization(images)
+        logits = _logits_of(self.model(images))
+        if self.classes is None:
+            return logits
+        if int(self.classes.max()) >= logits.shape[1]:
+            raise OptionError(
+                f"classes goes up to {int(self.classes.max())}, but the network has {logits.shape[1]} outputs"
+            )
+        return logits[:, self.classes]
+
+    @contextlib.contextmanager
+    def features(self) -> Iterator[list[Tensor]]:
+        """Within, every forward pass appends the classifier's input ``(N, d)`` to the list."""
+        name = self._classifier or classifier_name(self.model)
+        seen: list[Tensor] = []
+
+        def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            x = inputs[0].detach()
+            # a convolution as classifier sees a map: the mean over its pixels is the feature
+            seen.append(x.flatten(2).mean(2) if x.ndim == 4 else x.flatten(1))
+
+        handle = self.model.get_submodule(name).register_forward_pre_hook(keep)
+        try:
+            yield seen
+        finally:
+            handle.remove()
+
+
+def classifier_name(model: nn.Module) -> str:
+    """The layer that makes the logits: the last linear layer, or else the last 1x1 convolution."""
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    pointwise = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Conv2d) and set(module.kernel_size) == {1}
+    ]
+    if not (linear or pointwise):
+        raise ModelError(
+            "no linear layer or 1x1 convolution was found that could be the classifier: "
+            "name it by `features=`"
+        )
+    return str((linear or pointwise)[-1])
+
+
+def _logits_of(output: object) -> Tensor:
+    """The logits in what a network returns: a tensor, a tuple, a dict or an object with ``logits``."""
+    if isinstance(output, Mapping) and "logits" in output:
+        output = output["logits"]
+    elif hasattr(output, "logits"):
+        output = output.logits
+    elif isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    if not isinstance(output, Tensor) or output.ndim != 2:
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ModelError(f"the network must return logits of the shape (N, classes), got {got}")
+    return output
+
+
+def _checked_classes(classes: Sequence[int]) -> list[int]:
+    chosen = [int(c) for c in classes]
+    twice = sorted({c for c in chosen if chosen.count(c) > 1}) if len(set(chosen)) < len(chosen) else []
+    if twice:
+        raise OptionError(f"classes names some outputs twice: {listed(twice, 5)}")
+    if len(chosen) < 2 or min(chosen) < 0:
+        raise OptionError(f"classes must be at least two outputs, counted from 0, got {listed(chosen, 5)}")
+    return chosen

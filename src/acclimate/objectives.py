@@ -1,0 +1,72 @@
+"""What adaptation minimises: L = L_div + delta * mean(L_conf) + weight * CE(centroid labels)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from acclimate.diversity import ClassDistribution
+from acclimate.errors import InputError
+from acclimate.losses import LOSSES
+from acclimate.methods import Method
+
+__all__ = ["External", "Objective"]
+
+External = Callable[[Tensor, "Tensor | None"], Tensor]
+"""An objective from outside: logits and the samples' positions to a scalar."""
+
+
+class Objective(nn.Module):
+    """Logits ``(N, n)`` and the samples' positions to the scalar that a method minimises.
+
+    Follows the running class distribution whether or not L_div is part of the loss. ``labels`` are
+    SHOT's, one per position, once there are any.
+
+    >>> from acclimate.methods import METHODS
+    >>> objective = Objective(METHODS["tent"], num_classes=4)
+    >>> objective(torch.zeros(2, 4)).exp()
+    tensor(4.)
+    """
+
+    labels: Tensor | None
+
+    def __init__(
+        self,
+        method: Method,
+        num_classes: int,
+        *,
+        prior: Tensor | Sequence[float] | None = None,
+        external: External | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.method = method
+        self.external = external
+        self.distribution = ClassDistribution(num_classes, method.kappa, prior, dtype=dtype)
+        self.register_buffer("labels", None)
+
+    def forward(self, logits: Tensor, index: Tensor | None = None) -> Tensor:
+        method = self.method
+        # The class distribution is followed in any case; its gradient is wanted only as L_div.
+        with torch.set_grad_enabled(torch.is_grad_enabled() and method.diversity):
+            divergence = self.distribution(logits)
+        if self.external is not None:
+            return self.external(logits, index)
+        loss = divergence if method.diversity else torch.zeros_like(divergence)
+        if method.confidence is not None:
+            loss = loss + method.delta * LOSSES[method.confidence](logits).mean()
+        if method.pseudo_label_weight > 0 and self.labels is not None:
+            loss = loss + method.pseudo_label_weight * self._label_loss(logits, index)
+        return loss
+
+    def _label_loss(self, logits: Tensor, index: Tensor | None) -> Tensor:
+        if index is None:
+            raise InputError(
+                "centroid labels need to know which sample is which, and these batches do not say"
+            )
+        assert self.labels is not None
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        return F.cross_entropy(wide, self.labels[index.to(self.labels.device)])

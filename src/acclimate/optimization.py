@@ -1,0 +1,59 @@
+"""The optimiser of a method, its learning rate at every step, and its state as named tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.methods import Method
+
+__all__ = ["learning_rate", "make_optimizer", "optimizer_state", "restore_optimizer"]
+
+
+def make_optimizer(method: Method, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+    """SGD or Adam over all parameters in one group."""
+    moved = list(parameters.values())
+    if method.optimizer == "adam":
+        return torch.optim.Adam(moved, method.lr, betas=method.betas, weight_decay=method.weight_decay)
+    return torch.optim.SGD(
+        moved, method.lr, momentum=method.momentum, nesterov=method.nesterov, weight_decay=method.weight_decay
+    )
+
+
+def learning_rate(method: Method, position: int, total: int | None) -> float:
+    """Of the step at ``position`` (from 0) of ``total``; constant where there is no known end.
+
+    >>> from acclimate.methods import METHODS
+    >>> [learning_rate(METHODS["slr"], position, 4) for position in (0, 2)]
+    [0.0006, 0.0003]
+    """
+    if method.schedule == "constant" or total is None:
+        return method.lr
+    return method.lr * 0.5 * (1 + math.cos(math.pi * min(position / total, 1)))
+
+
+def optimizer_state(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
+) -> dict[str, Tensor]:
+    """What an optimiser remembers of each parameter, as ``name/key``."""
+    return {
+        f"{name}/{key}": value
+        for name, parameter in parameters.items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], state: Mapping[str, Tensor]
+) -> None:
+    """The inverse of `optimizer_state`."""
+    optimizer.state.clear()
+    for full, value in state.items():
+        name, _, key = full.rpartition("/")
+        # torch keeps Adam's step counter on the CPU
+        device = "cpu" if key == "step" else parameters[name].device
+        optimizer.state[parameters[name]][key] = value.to(device)

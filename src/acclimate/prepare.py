@@ -1,0 +1,207 @@
+"""From the user's network to one that can adapt: which parameters and statistics move, and which do not.
+
+`prepare` never changes the network it is given. It works on a copy that shares the memory of every
+weight that will not change, and it always explains what it did.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from acclimate.errors import ModelError, OptionError, listed
+from acclimate.freeze import frozen_layers
+from acclimate.norms import affine_parameters, attach_affine, find_norms, find_weighted_layers
+from acclimate.statistics import Statistics
+from acclimate.types import ModelInfo
+
+__all__ = ["Prepared", "copy_model", "model_info", "normalization_mismatch", "prepare", "unwrapped"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A network that is ready to adapt."""
+
+    model: nn.Module
+    parameters: dict[str, nn.Parameter]
+    """What an optimiser may move, by name."""
+    statistics: Statistics
+    inserted: tuple[str, ...]
+    """Layers that were given an affine because they had none."""
+    frozen: tuple[str, ...]
+    """Layers whose affine stays as it is."""
+    source_names: tuple[str, ...]
+    """Names in the state dict of the network as it was given."""
+    notes: tuple[str, ...]
+    """What was found and decided, one sentence each."""
+    cautions: tuple[str, ...]
+    """What the user should look at, one sentence each."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of what adapts: parameters, then buffers."""
+        return (*self.parameters, *self.statistics.buffers)
+
+
+def prepare(
+    model: nn.Module,
+    *,
+    parameters: bool = True,
+    freeze: str | Sequence[str] = "auto",
+    freeze_top: bool = True,
+    statistics: str = "batch",
+    momentum: float = 0.1,
+    pseudo_count: float = 16.0,
+    device: torch.device | str | None = None,
+) -> Prepared:
+    """Copy a network and select what adapts in it.
+
+    ``parameters=False`` selects statistics only. ``freeze_top`` is the method's wish, which ``freeze``
+    (``"auto"``, ``"top"``, ``"none"`` or patterns) obeys or overrules.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4))
+    >>> prepare(net).names[:2]
+    ('1.weight', '1.bias')
+    """
+    model = _checked(unwrapped(model))
+    norms = find_norms(model)
+    layers = norms or find_weighted_layers(model)
+    if parameters and not layers:
+        raise ModelError(f"{type(model).__name__} has no normalisation layer and no hidden layer to adapt")
+    frozen, why = frozen_layers(model, list(layers), freeze, top=freeze_top) if parameters else (set(), "")
+    adapting = [name for name in layers if name not in frozen] if parameters else []
+    if parameters and not adapting:
+        raise OptionError(f"freeze={freeze!r} leaves nothing to adapt: every layer is frozen")
+
+    moving = {id(p) for name in adapting if norms for p in affine_parameters(layers[name]).values()}
+    own = copy_model(model, shared=[p for p in model.parameters() if id(p) not in moving])
+    own.to(device).eval().requires_grad_(False)
+    like: Tensor = next(own.parameters(), nn.Parameter(torch.zeros((), device=device)))
+    inserted = []
+    chosen: dict[str, nn.Parameter] = {}
+    for name in adapting:
+        layer = own.get_submodule(name)
+        if not (norms and affine_parameters(layer)):
+            attach_affine(layer, like)
+            inserted.append(name)
+        for suffix, parameter in affine_parameters(layer).items():
+            parameter.requires_grad_()
+            chosen[f"{name}.{suffix}"] = parameter
+    policy = Statistics(own, statistics, momentum=momentum, pseudo_count=pseudo_count)
+    notes, cautions = _explain(layers, chosen, inserted, policy, why)
+    return Prepared(
+        model=own,
+        parameters=chosen,
+        statistics=policy,
+        inserted=tuple(inserted),
+        frozen=tuple(name for name in layers if name in frozen),
+        source_names=tuple(model.state_dict()),
+        notes=notes,
+        cautions=cautions,
+    )
+
+
+def model_info(model: nn.Module) -> ModelInfo | None:
+    """What a network says of its own input, in the form in which timm's networks do; otherwise nothing."""
+    config = getattr(unwrapped(model), "pretrained_cfg", None)
+    if not isinstance(config, Mapping) or "mean" not in config or "std" not in config:
+        return None
+    size = config.get("input_size") or (3, None, None)
+    mean, std = tuple(config["mean"]), tuple(config["std"])
+    return ModelInfo(mean, std, channels=size[0], resolution=size[-1], origin="its pretrained_cfg")
+
+
+def normalization_mismatch(info: ModelInfo | None, mean: Sequence[float], std: Sequence[float]) -> str | None:
+    """One sentence if the user's normalisation is not the one that the weights were trained with."""
+    if info is None or info.mean is None or info.std is None:
+        return None
+    given, expected = (*mean, *std), (*info.mean, *info.std)
+    if len(given) == len(expected) and all(abs(a - b) < 5e-3 for a, b in zip(given, expected, strict=True)):
+        return None
+    return (
+        f"the images are normalised with mean {tuple(mean)} and std {tuple(std)}, but {info.origin} says "
+        f"mean {info.mean} and std {info.std}: a wrong normalisation silently costs accuracy"
+    )
+
+
+def _checked(model: nn.Module) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ModelError("a scripted or traced module cannot be adapted: give the original torch.nn.Module")
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    lazy = [name for name, tensor in tensors if is_lazy(tensor)]
+    if lazy:
+        raise ModelError(f"not initialised yet: {listed(lazy, 3)}; run one batch through the model first")
+    empty = [name for name, tensor in tensors if tensor.is_meta]
+    if empty:
+        raise ModelError(f"on the meta device, without values: {listed(empty, 3)}; load the weights first")
+    return model
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network itself, without the wrappers of data parallelism and torch.compile."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while True:
+        if isinstance(model, wrappers):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model
+
+
+def copy_model(model: nn.Module, shared: Iterable[nn.Parameter] = ()) -> nn.Module:
+    """Copy a network; the parameters in ``shared`` become new objects on the same memory."""
+    memo: dict[int, object] = {}
+    for parameter in shared:
+        # a tensor that was made in inference mode can never take part in a backward pass
+        data = parameter.clone() if parameter.is_inference() else parameter
+        memo[id(parameter)] = nn.Parameter(data.detach(), requires_grad=False)
+    for module in model.modules():
+        for value in vars(module).values():
+            # weight_norm of old keeps its product as an attribute, which deepcopy refuses
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach()
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise ModelError(
+            f"{type(model).__name__} cannot be copied ({error}): acclimate adapts a copy, "
+            "so the model must support copy.deepcopy"
+        ) from error
+
+
+def _explain(
+    layers: Mapping[str, nn.Module],
+    chosen: Mapping[str, nn.Parameter],
+    inserted: Sequence[str],
+    statistics: Statistics,
+    why_frozen: str,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    kinds = Counter(type(layer).__name__ for layer in layers.values())
+    found = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    notes = [f"found {found}"]
+    cautions = []
+    if chosen:
+        total = sum(parameter.numel() for parameter in chosen.values())
+        notes.append(f"{total:,} values in {len(chosen)} parameters adapt; {why_frozen}")
+    if inserted:
+        notes.append(f"identity affines were added to {listed(inserted, 4)}, which have none of their own")
+    if statistics.norms:
+        notes.append(f"statistics of {len(statistics.norms)} layers: {statistics.policy}")
+    low = {p.dtype for p in chosen.values() if p.dtype in (torch.float16, torch.bfloat16)}
+    if low:
+        cautions.append(
+            f"the parameters that adapt are {listed(map(str, low))}: small updates are lost in rounding; "
+            "give the model in float32"
+        )
+    if chosen and "nothing is frozen: " in why_frozen:
+        cautions.append(f"{why_frozen}, so that the logits can grow without bound")
+    return tuple(notes), tuple(cautions)

@@ -1,0 +1,153 @@
+"""Where batch normalisation takes its mean and variance from while the network adapts.
+
+    batch      the batch at hand; the target's average is kept beside it for `export`
+    running    a running average that starts at the source's and moves by `momentum` with every batch
+    blend      source and batch mixed as N / (N + n) and n / (N + n): N the pseudo-count, n the batch
+    source     the source's, unchanged
+
+Limits: momentum 1 and pseudo-count 0 are `batch`; momentum 0 and an endless pseudo-count are `source`.
+In every policy the layers' own ``running_mean`` and ``running_var`` hold what `export` bakes in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from acclimate.errors import OptionError, unknown
+from acclimate.norms import batch_norms
+
+__all__ = ["POLICIES", "Statistics"]
+
+POLICIES: Final = ("batch", "running", "blend", "source")
+
+
+class Statistics:
+    """Applies one policy to every batch norm of a model, which it changes in place."""
+
+    def __init__(
+        self, model: nn.Module, policy: str, *, momentum: float = 0.1, pseudo_count: float = 16.0
+    ) -> None:
+        if policy not in POLICIES:
+            raise OptionError(unknown("statistics policy", policy, POLICIES))
+        self.policy = policy
+        self.momentum = momentum
+        self.pseudo_count = pseudo_count
+        self.steps = 0
+        """Batches in the average that `export` would bake in."""
+        found = batch_norms(model)
+        self._without_source = [m for m in found.values() if m.running_mean is None]
+        self.norms = {name: m for name, m in found.items() if m.running_mean is not None}
+        self._flags = {name: (m.momentum, m.track_running_stats) for name, m in self.norms.items()}
+        self._updating = False
+        if policy == "blend":
+            self._source = {id(m): tuple(t.clone() for t in _mean_and_var(m)) for m in self.norms.values()}
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._attach()
+
+    @property
+    def uses_batch(self) -> bool:
+        """Whether an image's logits depend on the statistics of the batch alone."""
+        tracked = self.policy == "batch" and any(isinstance(m, _BatchNorm) for m in self.norms.values())
+        return tracked or any(isinstance(m, _BatchNorm) for m in self._without_source)
+
+    @property
+    def buffers(self) -> list[str]:
+        """Names of the buffers that change."""
+        if self.policy == "source":
+            return []
+        names = ("running_mean", "running_var", "num_batches_tracked")
+        return [
+            f"{name}.{buffer}"
+            for name, module in self.norms.items()
+            for buffer in names
+            if getattr(module, buffer, None) is not None
+        ]
+
+    @contextlib.contextmanager
+    def updating(self) -> Iterator[None]:
+        """Within, a forward pass moves the statistics; without, it leaves no trace."""
+        self.steps += 1
+        self._switch(updating=True)
+        try:
+            yield
+        finally:
+            self._switch(updating=False)
+
+    def restart(self) -> None:
+        """Begin a new average for `export`: what comes from here on replaces what came before."""
+        self.steps = 0
+
+    @contextlib.contextmanager
+    def detached(self) -> Iterator[None]:
+        """Within, the layers are as they were found, but for the statistics they hold."""
+        for hook in self._hooks:
+            hook.remove()
+        for name, module in self.norms.items():
+            module.training = False
+            module.momentum, module.track_running_stats = self._flags[name]
+        try:
+            yield
+        finally:
+            self._attach()
+
+    def _attach(self) -> None:
+        self._hooks = []
+        for module in self.norms.values():
+            # Only the flag of the layer itself: some norms have a dropout among their children.
+            module.training = self.policy == "batch"
+            if self.policy in ("running", "blend") and isinstance(module, _BatchNorm):
+                self._hooks.append(module.register_forward_pre_hook(self._renormalise))
+        self._switch(updating=False)
+
+    def _switch(self, *, updating: bool) -> None:
+        self._updating = updating
+        if self.policy != "batch":
+            return
+        for module in self.norms.values():
+            # In training mode torch normalises with the batch and, where it tracks, moves the
+            # running average in the same pass: 1 / steps makes that the plain mean of the batches.
+            module.track_running_stats = updating
+            module.momentum = 1 / self.steps if updating else 0.0
+
+    def _renormalise(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        """Shift and scale a norm's input so that its own evaluation mode gives the mixed statistics.
+
+        (x' - m) / sqrt(v + eps) = (x - mean) / sqrt(var + eps), with m and v what the layer holds. The
+        gradient flows through the batch's share of mean and var, as it does in training mode.
+        """
+        assert isinstance(module, _NormBase)
+        if self.policy == "running" and not self._updating:
+            return None
+        x = inputs[0]
+        dims = [0, *range(2, x.ndim)]
+        batch_var, batch_mean = torch.var_mean(x.to(module.running_mean.dtype), dims, correction=0)  # type: ignore[union-attr]
+        if self.policy == "running":
+            (source_mean, source_var), share = _mean_and_var(module), self.momentum
+        else:
+            source_mean, source_var = self._source[id(module)]
+            share = len(x) / (len(x) + self.pseudo_count)
+        mean = torch.lerp(source_mean, batch_mean, share)
+        var = torch.lerp(source_var, batch_var, share)
+        if self._updating:
+            weight = 1.0 if self.policy == "running" else 1 / self.steps
+            held_mean, held_var = _mean_and_var(module)
+            # New tensors, not in place: a layer that is used twice needs the old ones in backward.
+            module.running_mean = torch.lerp(held_mean, mean.detach(), weight)
+            module.running_var = torch.lerp(held_var, var.detach(), weight)
+        held_mean, held_var = _mean_and_var(module)
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        scale = ((held_var + module.eps) / (var + module.eps)).sqrt()
+        moved = (x - mean.view(shape)) * scale.view(shape) + held_mean.view(shape)
+        return (moved.to(x.dtype), *inputs[1:])
+
+
+def _mean_and_var(module: _NormBase) -> tuple[Tensor, Tensor]:
+    assert module.running_mean is not None
+    assert module.running_var is not None
+    return module.running_mean, module.running_var

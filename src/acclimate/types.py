@@ -1,0 +1,72 @@
+"""The values that travel through acclimate. No logic here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from torch import Tensor
+
+__all__ = ["AdaptationResult", "Batch", "History", "ModelInfo", "Options"]
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images and, where it is known, each image's position in the data set. Never labels."""
+
+    images: Tensor
+    index: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a network's weights say of the input they were trained on."""
+
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    channels: int = 3
+    resolution: int | None = None
+    origin: str = "the weights' metadata"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What an `Adapter` was asked for beside its method, in a form that a file can hold."""
+
+    normalize: tuple[tuple[float, ...], tuple[float, ...]] | None
+    freeze: str | tuple[str, ...]
+    classes: tuple[int, ...] | None
+    prior: tuple[float, ...] | None
+    statistics: str
+    episodic: bool
+    features: str | None
+    steps: int | None
+    seed: int
+
+
+@dataclass
+class History:
+    """One entry per update step."""
+
+    loss: list[float] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    """Mean confidence of the predicted class, before the update."""
+    class_entropy: list[float] = field(default_factory=list)
+    """Entropy of the running class distribution, in nats; log(number of classes) where it is uniform."""
+    lr: list[float] = field(default_factory=list)
+    epoch: list[int] = field(default_factory=list)
+    """Epoch of the step, from 1; 0 for online steps."""
+
+
+@dataclass(frozen=True)
+class AdaptationResult(Generic[A]):
+    """What `acclimate.adapt` returns."""
+
+    adapter: A
+    history: History
+    logits: Tensor
+    """Of every image after the last epoch, in the order of the data."""
+    predictions: Tensor
+    """The predicted class of every image: an output of the network, as `classes` counts them."""
