@@ -104,6 +104,7 @@ class Adapter:
         with torch.inference_mode(False):
             self._engine = Engine(model, self.method, self._options, external=objective, device=device)
         self._generator = torch.Generator()
+        self._fit: _Fit | None = None
         self.reset()
         for caution in self._engine.cautions:
             warnings.warn(caution, AcclimateWarning, stacklevel=2)
@@ -214,7 +215,7 @@ class Adapter:
         """Back to the source model, bit for bit: weights, statistics, optimiser, schedule, p_t, step, RNG."""
         self._engine.reset()
         self._generator.manual_seed(self._options.seed)
-        self._fit: _Fit | None = None
+        self._fit = None
 
     def export(self) -> nn.Module:
         """A plain module in evaluation mode that needs no acclimate.
@@ -268,7 +269,8 @@ class Adapter:
 
     def __repr__(self) -> str:
         name = type(self._engine.prepared.model).__name__
-        return f"Adapter({name}, method={self.method.name!r}, step={self.step}, {len(self.adapting)} tensors adapt)"
+        tensors = len(self.adapting)
+        return f"Adapter({name}, method={self.method.name!r}, step={self.step}, {tensors} tensors adapt)"
 
     def _begin(self, epochs: int, length: int) -> _Fit:
         """A new run of `fit`, or the interrupted one that this call goes on with."""
@@ -277,9 +279,9 @@ class Adapter:
         run = self._fit = self._fit or _Fit(epochs, length)
         if (run.epochs, run.length) != (epochs, length):
             raise OptionError(
-                f"a fit of {run.epochs} epochs of {run.length} batches stands at epoch {run.epoch + 1}, batch "
-                f"{run.batch}, but this one has {epochs} epochs of {length}: call it as before to go on, or "
-                "reset() to start again"
+                f"a fit of {run.epochs} epochs of {run.length} batches stands at epoch {run.epoch + 1}, "
+                f"batch {run.batch}, but this one has {epochs} epochs of {length}: call it as before to go "
+                "on, or reset() to start again"
             )
         return run
 

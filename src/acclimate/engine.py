@@ -85,7 +85,7 @@ class Engine:
         )
 
     def update(self, batch: Batch, *, position: int, total: int | None, epoch: int = 0) -> Tensor:
-        """Predict and adapt: the logits are from before the update, which is number ``position`` of ``total``."""
+        """Predict, then adapt, as step ``position`` of ``total``: the logits are from before the update."""
         if not (self.method.statistics or self.method.parameters):
             return self.forward(batch.images)
         images = self._checked(batch.images)

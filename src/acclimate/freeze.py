@@ -1,4 +1,4 @@
-"""Which layers stay frozen: the top of known networks, the last stage of unknown ones, or the user's patterns.
+"""Which layers stay frozen: the top of known networks, the last stage of others, or the user's patterns.
 
 The likelihood ratio losses are unbounded. With the top frozen, its normalisation keeps the logits'
 scale, and the losses cannot be lowered by simply blowing the logits up. Frozen layers keep their

@@ -36,7 +36,12 @@ def entropy(logits: Tensor) -> Tensor:
     >>> entropy(torch.zeros(1, 4)).exp()
     tensor([4.])
     """
-    relative = _relative_to_top(_checked(logits))
+    logits = _checked(logits)
+    if logits.shape[1] > _MANY:
+        log_p = _log_p(logits)
+        return -(log_p.exp() * log_p).sum(1)
+    # The plain form, so that TENT is the TENT of the literature to the last bit.
+    relative = _relative_to_top(logits)
     return -(relative.softmax(1) * relative.log_softmax(1)).sum(1)
 
 
@@ -46,8 +51,7 @@ def pseudo_label(logits: Tensor) -> Tensor:
     >>> pseudo_label(torch.zeros(1, 4)).exp()
     tensor([4.])
     """
-    relative = _relative_to_top(_checked(logits))
-    return -relative.log_softmax(1).gather(1, _top(logits)).squeeze(1)
+    return -_log_p(_checked(logits)).gather(1, _top(logits)).squeeze(1)
 
 
 def hard_likelihood_ratio(logits: Tensor) -> Tensor:
@@ -66,7 +70,7 @@ def soft_likelihood_ratio(logits: Tensor) -> Tensor:
     tensor([4.])
     """
     logits = _checked(logits)
-    log_p = _relative_to_top(logits).log_softmax(1)
+    log_p = _log_p(logits)
     # p without its top entry: what is left is at most 1/2, so that log1p(-p) is well conditioned.
     p_below = log_p.exp().scatter(1, _top(logits), 0.0)
     ratio_below = torch.log1p(-p_below) - log_p
@@ -83,6 +87,10 @@ LOSSES: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
+_MANY: Final = 2048
+"""Classes above which torch's softmax has lost a digit too many."""
+
+
 def _ratio_of_top(logits: Tensor) -> Tensor:
     """R_* = -o_* + log sum_{i != *} exp(o_i)."""
     top = _top(logits)
@@ -94,6 +102,12 @@ def _ratio_of_top(logits: Tensor) -> Tensor:
     gap = (top_logit.detach() - second).clamp(max=_largest(logits))
     gap = gap + (top_logit - top_logit.detach())  # zero in value, one in gradient
     return (others - second).logsumexp(1) - gap.squeeze(1)
+
+
+def _log_p(logits: Tensor) -> Tensor:
+    """log softmax; torch's own adds up many classes with fewer digits than its logsumexp does."""
+    relative = _relative_to_top(logits)
+    return relative - relative.logsumexp(1, keepdim=True)
 
 
 def _relative_to_top(logits: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ def _within(name: str, value: float, low: float, high: float, *, open_end: bool 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A recipe: L = [L_div] + delta * mean(confidence loss) + pseudo_label_weight * CE, and how it is minimised."""
+    """A recipe: L = [L_div] + delta * mean(L_conf) + pseudo_label_weight * CE, and how it is minimised."""
 
     name: str = field(metadata={"fixed": True})
     summary: str = field(metadata={"fixed": True})
@@ -180,7 +180,8 @@ def parse_method(name: str | Method) -> Method:
             raise OptionError(f"{row.name!r} has no loss, so that {listed(added)} cannot be added to it")
         changes = {key: value for part in added for key, value in _SUFFIXES[part].items()}
         return replace(row, name=str(name), **changes)
-    known = [*METHODS, *(row + part for row in ("hlr", "slr") for part in _SUFFIXES)]
+    plain = not set("+-") & set(str(name))
+    known = list(METHODS) if plain else [row + part for row in METHODS for part in _SUFFIXES]
     raise OptionError(
         f"{unknown('method', name, known)} (rows: {listed(METHODS)}; suffixes: {listed(_SUFFIXES)})"
     )

@@ -37,9 +37,9 @@ def import_torchvision() -> ModuleType:
         raise ModelError("torchvision is not installed: pip install 'acclimate[vision]'") from error
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]  # what the failed import left behind
-    library = torch.library.Library("torchvision", "DEF")
+    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for schema in _SCHEMAS:
-        library.define(schema)
+        library.define(schema)  # type: ignore[no-untyped-call]
     _declared.append(library)
     return importlib.import_module("torchvision.models")
 
