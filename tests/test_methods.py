@@ -26,8 +26,8 @@ def test_the_table_is_the_designs() -> None:
         found = (m.confidence, m.delta, m.diversity, m.kappa, m.freeze_top, m.optimizer, m.lr, m.schedule)
         assert (*found, m.pseudo_label_weight) == row
         assert m.momentum == 0.9
-    assert (METHODS["source"].parameters, METHODS["source"].statistics) == (False, False)
-    assert (METHODS["bn"].parameters, METHODS["bn"].statistics) == (False, True)
+    assert (METHODS["source"].adapts_parameters, METHODS["source"].adapts_statistics) == (False, False)
+    assert (METHODS["bn"].adapts_parameters, METHODS["bn"].adapts_statistics) == (False, True)
     assert all(m.summary and m.name == name for name, m in METHODS.items())
 
 

@@ -40,10 +40,10 @@ class Engine:
         self._external = external
         self.prepared = prepare(
             model,
-            parameters=method.parameters,
+            parameters=method.adapts_parameters,
             freeze=options.freeze,
             freeze_top=method.freeze_top,
-            statistics=options.statistics if method.statistics else "source",
+            statistics=options.statistics if method.adapts_statistics else "source",
             momentum=method.statistics_momentum,
             pseudo_count=method.pseudo_count,
             device=device,
@@ -86,7 +86,7 @@ class Engine:
 
     def update(self, batch: Batch, *, position: int, total: int | None, epoch: int = 0) -> Tensor:
         """Predict, then adapt, as step ``position`` of ``total``: the logits are from before the update."""
-        if not (self.method.statistics or self.method.parameters):
+        if not (self.method.adapts_statistics or self.method.adapts_parameters):
             return self.forward(batch.images)
         images = self._checked(batch.images)
         lr = learning_rate(self.method, position, total)

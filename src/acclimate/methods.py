@@ -35,9 +35,9 @@ class Method:
 
     name: str = field(metadata={"fixed": True})
     summary: str = field(metadata={"fixed": True})
-    parameters: bool = True
+    adapts_parameters: bool = True
     """Whether affine parameters adapt."""
-    statistics: bool = True
+    adapts_statistics: bool = True
     """Whether normalisation statistics adapt."""
     confidence: str | None = None
     """A loss of `acclimate.losses`."""
@@ -124,8 +124,8 @@ _SLR: Final = Method(
     schedule="cosine",
 )
 _ROWS: Final = (
-    Method(name="source", summary="the network as it is", parameters=False, statistics=False),
-    Method(name="bn", summary="statistics of the target, nothing else", parameters=False),
+    Method(name="source", summary="the network as it is", adapts_parameters=False, adapts_statistics=False),
+    Method(name="bn", summary="statistics of the target, nothing else", adapts_parameters=False),
     _TENT,
     _TENT_PLUS,
     replace(

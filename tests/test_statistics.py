@@ -1,0 +1,164 @@
+"""Statistics policies against torch's own batch norm, their limits, and what export would bake in."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from acclimate.errors import OptionError
+from acclimate.prepare import prepare
+from acclimate.statistics import POLICIES, Statistics
+from networks import images, resnet, same, state
+
+
+def norm() -> nn.Sequential:
+    torch.manual_seed(0)
+    bn = nn.BatchNorm2d(3)
+    nn.init.uniform_(bn.weight, 0.5, 1.5)
+    nn.init.normal_(bn.bias)
+    nn.init.normal_(bn.running_mean)
+    nn.init.uniform_(bn.running_var, 0.5, 2)
+    return nn.Sequential(bn).eval()
+
+
+def forward(model: nn.Module, x: Tensor, policy: str, **options: float) -> Tensor:
+    with Statistics(model, policy, **options).updating():
+        out: Tensor = model(x)
+    return out
+
+
+def in_train_mode(x: Tensor) -> Tensor:
+    return norm().train()(x)
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "expected"),
+    [
+        ("batch", {}, "batch"),
+        ("running", {"momentum": 1.0}, "batch"),
+        ("blend", {"pseudo_count": 0.0}, "batch"),
+        ("source", {}, "source"),
+        ("running", {"momentum": 0.0}, "source"),
+        ("blend", {"pseudo_count": 1e12}, "source"),
+    ],
+)
+def test_limits_in_value_and_gradient(policy: str, options: dict[str, float], expected: str) -> None:
+    x, y = images(8).requires_grad_(), images(8).requires_grad_()
+    weights = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    out = forward(norm(), x, policy, **options)
+    reference = in_train_mode(y) if expected == "batch" else norm()(y)
+    torch.testing.assert_close(out, reference, rtol=1e-5, atol=1e-5)
+    (out * weights).sum().backward()
+    (reference * weights).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
+
+
+def by_hand(x: Tensor, bn: nn.BatchNorm2d, mean: Tensor, var: Tensor) -> Tensor:
+    scaled = (x - mean.view(1, -1, 1, 1)) / (var.view(1, -1, 1, 1) + bn.eps).sqrt()
+    return scaled * bn.weight.view(1, -1, 1, 1) + bn.bias.view(1, -1, 1, 1)
+
+
+def test_blend_is_schneiders_formula() -> None:
+    model, x = norm(), images(8)
+    bn = model[0]
+    mean = (16 * bn.running_mean + 8 * x.mean((0, 2, 3))) / 24
+    var = (16 * bn.running_var + 8 * x.var((0, 2, 3), unbiased=False)) / 24
+    expected = by_hand(x, bn, mean, var)
+    torch.testing.assert_close(forward(model, x, "blend", pseudo_count=16.0), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_running_moves_by_its_momentum_and_predicts_with_what_it_holds() -> None:
+    model = norm()
+    bn = model[0]
+    mean, var = bn.running_mean.clone(), bn.running_var.clone()
+    statistics = Statistics(model, "running", momentum=0.3)
+    for seed in range(3):
+        x = images(4, seed=seed)
+        mean = 0.7 * mean + 0.3 * x.mean((0, 2, 3))
+        var = 0.7 * var + 0.3 * x.var((0, 2, 3), unbiased=False)
+        with statistics.updating():
+            torch.testing.assert_close(model(x), by_hand(x, bn, mean, var), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(bn.running_mean, mean)
+    torch.testing.assert_close(model(images(1)), by_hand(images(1), bn, mean, var), rtol=1e-4, atol=1e-5)
+
+
+def test_batch_keeps_the_plain_mean_of_the_batches_since_the_restart() -> None:
+    model = norm()
+    statistics = Statistics(model, "batch")
+    for start in (0, 10):
+        statistics.restart()
+        batches = [images(6, seed=start + i) for i in range(4)]
+        for x in batches:
+            with statistics.updating():
+                model(x)
+        expected = torch.stack([x.mean((0, 2, 3)) for x in batches]).mean(0)
+        torch.testing.assert_close(model[0].running_mean, expected)
+        expected = torch.stack([x.var((0, 2, 3)) for x in batches]).mean(0)
+        torch.testing.assert_close(model[0].running_var, expected)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_predicting_leaves_no_trace(policy: str) -> None:
+    prepared = prepare(resnet(), statistics=policy)
+    with prepared.statistics.updating():
+        prepared.model(images())
+    before = state(prepared.model)
+    prepared.model(images(8, seed=1))
+    prepared.model(images(8, seed=1) * torch.nan)
+    assert same(before, state(prepared.model))
+
+
+@pytest.mark.parametrize("policy", ["running", "blend", "source"])
+def test_single_images_work(policy: str) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(4)
+    )
+    prepared = prepare(model, statistics=policy, freeze="none")
+    assert not prepared.statistics.uses_batch
+    with prepared.statistics.updating():
+        out = prepared.model(images(1))
+    assert out.isfinite().all()
+    out.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in prepared.parameters.values())
+
+
+def test_a_layer_that_is_used_twice_can_go_backward() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bn = nn.BatchNorm2d(3)
+            self.conv = nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.bn(self.conv(self.bn(x)))
+
+    for policy in POLICIES:
+        prepared = prepare(Twice(), statistics=policy, freeze="none")
+        with prepared.statistics.updating():
+            prepared.model(images()).sum().backward()
+
+
+def test_which_policies_need_more_than_one_image() -> None:
+    assert prepare(resnet()).statistics.uses_batch
+    layer_norm = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.LayerNorm(4))
+    assert not prepare(layer_norm, freeze="none").statistics.uses_batch
+    untracked = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
+    assert prepare(untracked, freeze="none", statistics="source").statistics.uses_batch
+
+
+def test_detached_layers_are_as_they_were_found() -> None:
+    for policy in POLICIES:
+        prepared = prepare(resnet(), statistics=policy)
+        with prepared.statistics.detached():
+            for module in prepared.model.modules():
+                assert not module.training
+                assert not module._forward_pre_hooks
+                if isinstance(module, nn.BatchNorm2d):
+                    assert (module.momentum, module.track_running_stats) == (0.1, True)
+        assert prepared.model.bn1.training == (policy == "batch")
+
+
+def test_unknown_policies_are_refused() -> None:
+    with pytest.raises(OptionError, match="unknown statistics policy 'btch': did you mean 'batch'"):
+        prepare(resnet(), statistics="btch")
