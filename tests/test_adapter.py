@@ -1,0 +1,580 @@
+"""The adapter against a plain loop, its limits, and its promises: reset, order, ownership, honest errors."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import acclimate
+from acclimate import Adapter
+from acclimate.errors import AcclimateWarning, DivergenceError, InputError, ModelError, OptionError
+from acclimate.models.vision import import_timm, import_torchvision
+from networks import CLASSES, images, resnet, same, state
+
+NORMALIZE = ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+BATCHES = [images(16, seed=i) for i in range(4)]
+
+
+def adapted_state(adapter: Adapter) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in adapter._engine.changing().items()}
+
+
+def plain_tent(model: nn.Module, batches: list[Tensor]) -> tuple[nn.Module, list[Tensor]]:
+    """TENT as the literature writes it, in ten lines."""
+    model = copy.deepcopy(model).eval().requires_grad_(False)
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    for m in norms:
+        m.track_running_stats, m.running_mean, m.running_var = False, None, None
+        m.requires_grad_(True)
+    optimizer = torch.optim.SGD([p for m in norms for p in m.parameters()], lr=2.5e-4, momentum=0.9)
+    logits = []
+    for x in batches:
+        out = model(x)
+        logits.append(out.detach())
+        optimizer.zero_grad()
+        (-(out.softmax(1) * out.log_softmax(1)).sum(1)).mean().backward()
+        optimizer.step()
+    return model, logits
+
+
+@pytest.mark.parametrize("name", ["small", "resnet18"])
+def test_tent_is_a_plain_loop_to_the_last_bit(name: str) -> None:
+    torch.manual_seed(0)
+    model = resnet() if name == "small" else import_torchvision().resnet18(num_classes=7)
+    batches = [images(16, seed=i, size=32) for i in range(4)]
+    plain, expected = plain_tent(model, batches)
+    adapter = Adapter(model, "tent")
+    for x, logits in zip(batches, expected, strict=True):
+        assert torch.equal(adapter(x), logits)
+    parameters = dict(plain.named_parameters())
+    for key, parameter in adapter._engine.prepared.parameters.items():
+        assert torch.equal(parameter, parameters[key])
+
+
+def test_fit_without_shuffling_is_the_same_loop() -> None:
+    plain, _ = plain_tent(resnet(), BATCHES * 2)
+    adapter = Adapter(resnet(), "tent")
+    adapter.fit(BATCHES, epochs=2, shuffle=False)
+    parameters = dict(plain.named_parameters())
+    assert all(torch.equal(p, parameters[name]) for name, p in adapter._engine.prepared.parameters.items())
+
+
+def test_slr_is_a_plain_loop_with_adam_cosine_and_the_class_distribution() -> None:
+    """Written from the formulas, with torch's own scheduler as the oracle of the learning rate."""
+    model = copy.deepcopy(resnet()).eval().requires_grad_(False)
+    norms = [m for n, m in model.named_modules() if isinstance(m, nn.BatchNorm2d)]
+    for m in norms:
+        m.track_running_stats, m.running_mean, m.running_var = False, None, None
+    moved = [p for n, p in model.named_parameters() if "bn" in n and not n.startswith("layer3")]
+    for p in moved:
+        p.requires_grad_()
+    optimizer = torch.optim.Adam(moved, 6e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2 * len(BATCHES))
+    p_t = torch.full((CLASSES,), 1 / CLASSES)
+    losses, rates = [], []
+    for x in BATCHES * 2:
+        o = model(x)
+        p = o.softmax(1)
+        ratio = (
+            torch.stack([torch.cat([o[:, :c], o[:, c + 1 :]], 1).logsumexp(1) for c in range(CLASSES)], 1) - o
+        )
+        p_t = 0.9 * p_t.detach() + 0.1 * p.mean(0)
+        loss = (p_t * (p_t * CLASSES).log()).sum() + 0.025 * (p * ratio).sum(1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        losses.append(loss.item())
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    adapter = Adapter(resnet(), "slr")
+    history = adapter.fit(BATCHES, epochs=2, shuffle=False)
+    assert history.loss == pytest.approx(losses, abs=1e-5)
+    assert history.lr == pytest.approx(rates, rel=1e-9)
+    assert adapter.class_distribution is not None
+    torch.testing.assert_close(adapter.class_distribution, p_t.detach(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["tent", "tent+", "pl", "hlr", "slr"])
+def test_zero_learning_rate_is_bn(method: str) -> None:
+    frozen, bn = Adapter(resnet(), method, lr=0.0), Adapter(resnet(), "bn")
+    for x in BATCHES:
+        assert torch.equal(frozen(x), bn(x))
+
+
+def test_bn_is_train_mode_and_source_is_eval_mode() -> None:
+    model = resnet()
+    x = BATCHES[0]
+    assert torch.equal(Adapter(model, "source")(x), model(x))
+    reference = copy.deepcopy(model)
+    for m in reference.modules():
+        if isinstance(m, nn.BatchNorm2d):
+            m.train()
+    assert torch.equal(Adapter(model, "bn")(x), reference(x))
+
+
+def test_identity_transformation_changes_no_logit() -> None:
+    plain, transformed = (
+        Adapter(resnet(), "slr", normalize=NORMALIZE, input_transform=it) for it in (False, True)
+    )
+    assert torch.equal(plain(BATCHES[0]), transformed(BATCHES[0]))
+    assert torch.equal(plain.predict(BATCHES[1]), plain.predict(BATCHES[1]))
+    assert any(name.startswith("transform.r.") for name in transformed.adapting)
+
+
+def test_normalisation_is_what_the_user_would_have_done() -> None:
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in NORMALIZE)
+    outside, inside = Adapter(resnet(), "slr"), Adapter(resnet(), "slr", normalize=NORMALIZE)
+    for x in BATCHES:
+        assert torch.equal(outside((x - mean) / std), inside(x))
+
+
+def test_logits_are_from_before_the_update_and_predict_leaves_no_trace() -> None:
+    adapter = Adapter(resnet(), "slr", lr=0.05)
+    before = adapter.predict(BATCHES[0])
+    assert torch.equal(adapter(BATCHES[0]), before)
+    after = adapter_state_and_prediction(adapter)
+    assert not torch.equal(after, before)
+    assert torch.equal(adapter.predict(BATCHES[0]), after)
+    assert not adapter.predict(BATCHES[0]).requires_grad
+
+
+def adapter_state_and_prediction(adapter: Adapter) -> Tensor:
+    held = adapted_state(adapter)
+    prediction = adapter.predict(BATCHES[0])
+    assert same(held, adapted_state(adapter))
+    return prediction
+
+
+METHODS_TO_RESET = ["bn", "tent", "slr", "hlr+it"]
+
+
+@pytest.mark.parametrize("statistics", ["batch", "running", "blend", "source"])
+@pytest.mark.parametrize("method", METHODS_TO_RESET)
+def test_reset_restores_every_tensor_and_the_future(method: str, statistics: str) -> None:
+    adapter = Adapter(resnet(), method, normalize=NORMALIZE, statistics=statistics)
+    whole = state(adapter._engine.network)
+    first = [adapter(x) for x in BATCHES]
+    history = adapter.fit(images(40), epochs=2, batch_size=8)
+    if (method, statistics) != ("bn", "source"):
+        assert not same(whole, state(adapter._engine.network))
+    adapter.reset()
+    assert same(whole, state(adapter._engine.network))
+    assert adapter.step == 0
+    assert adapter.history.loss == []
+    again = [adapter(x) for x in BATCHES]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert dataclasses.asdict(adapter.fit(images(40), epochs=2, batch_size=8)) == dataclasses.asdict(history)
+
+
+def test_the_snapshot_holds_only_what_can_change() -> None:
+    adapter = Adapter(resnet(), "slr")
+    assert set(adapter._engine._snapshot) == set(adapter.adapting)
+    assert not any("conv" in name or "linear" in name for name in adapter.adapting)
+
+
+def test_the_users_model_and_its_mode_are_untouched() -> None:
+    model = resnet().train()
+    before = state(model)
+    adapter = Adapter(model, "slr+it", normalize=NORMALIZE, lr=0.01)
+    adapter.fit(images(40), epochs=2, batch_size=8)
+    assert same(before, state(model))
+    assert model.training
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_episodic_starts_again_with_every_batch() -> None:
+    adapter = Adapter(resnet(), "tent", episodic=True, lr=0.1)
+    fresh = Adapter(resnet(), "tent", lr=0.1)
+    for x in BATCHES:
+        fresh.reset()
+        assert torch.equal(adapter(x), fresh(x))
+        assert adapter.step == 1
+    with pytest.raises(OptionError, match="nothing to fit"):
+        adapter.fit(BATCHES)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_callers_without_gradients_get_the_same_adaptation(mode: object) -> None:
+    free, held = (
+        Adapter(resnet(), "slr+it", normalize=NORMALIZE),
+        Adapter(resnet(), "slr+it", normalize=NORMALIZE),
+    )
+    expected = [free(x) for x in BATCHES]
+    with mode():  # type: ignore[operator]
+        found = [held(x.clone()) for x in BATCHES]
+        held.predict(BATCHES[0].clone())
+        assert not torch.is_grad_enabled()
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+    assert not any(x.is_inference() for x in found)
+
+
+def test_a_model_made_in_inference_mode_can_adapt() -> None:
+    with torch.inference_mode():
+        model = resnet()
+        adapter = Adapter(model, "slr")
+        found = adapter(BATCHES[0])
+        adapter.reset()
+        adapter.export()
+    assert torch.equal(found, Adapter(resnet(), "slr")(BATCHES[0]))
+
+
+# Classes and priors ---------------------------------------------------------------------------------
+
+
+def test_classes_restrict_logits_loss_and_prediction() -> None:
+    model, chosen = resnet(), [4, 1, 2]
+    narrow = copy.deepcopy(model)
+    narrow.linear = nn.Linear(64, 3)
+    with torch.no_grad():
+        narrow.linear.weight.copy_(model.linear.weight[chosen])
+        narrow.linear.bias.copy_(model.linear.bias[chosen])
+    restricted, small = Adapter(model, "slr", classes=chosen), Adapter(narrow, "slr")
+    for x in BATCHES:
+        torch.testing.assert_close(restricted(x), small(x), rtol=1e-4, atol=1e-5)
+    assert restricted.classes == (4, 1, 2)
+    assert small.classes == (0, 1, 2)
+    result = acclimate.adapt(model, images(20), epochs=1, classes=chosen, batch_size=10)
+    assert set(result.predictions.tolist()) <= set(chosen)
+    assert torch.equal(result.predictions, torch.tensor(chosen)[result.logits.argmax(1)])
+
+
+def test_a_prior_is_where_the_class_distribution_starts() -> None:
+    prior = [0.5, 0.2, 0.1, 0.1, 0.1]
+    adapter = Adapter(resnet(), "slr", prior=torch.tensor(prior), kappa=0.999)
+    adapter(BATCHES[0])
+    assert adapter.class_distribution is not None
+    assert adapter.class_distribution.tolist() == pytest.approx(prior, abs=2e-3)
+
+
+# Learning rate --------------------------------------------------------------------------------------
+
+
+def test_online_learning_rate_is_constant_unless_the_number_of_steps_is_given() -> None:
+    constant, decaying = Adapter(resnet(), "slr"), Adapter(resnet(), "slr", steps=3)
+    for x in BATCHES:
+        constant(x)
+        decaying(x)
+    assert constant.history.lr == [6e-4] * 4
+    assert decaying.history.lr == pytest.approx([6e-4, 6e-4 * 0.75, 6e-4 * 0.25, 0], abs=1e-12)
+    assert constant.history.epoch == [0] * 4
+
+
+# Fit ------------------------------------------------------------------------------------------------
+
+
+def test_fit_shuffles_sorted_data_and_results_come_back_in_order() -> None:
+    data = torch.cat([images(30, seed=0), images(30, seed=1) * 0.1])  # two kinds of images, sorted
+    adapter = Adapter(resnet(), "bn")
+    by_loader = adapter.predict(DataLoader(TensorDataset(data, torch.zeros(60)), 20))
+    by_tensor = adapter.predict(data, batch_size=20)
+    assert torch.equal(by_loader, by_tensor)
+    rows = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:20]
+    assert torch.equal(by_tensor[rows], adapter.predict(data[rows]))
+    assert not torch.equal(by_tensor[:20], adapter.predict(data[:20]))
+
+
+def test_fit_is_the_same_for_the_same_seed_whatever_holds_the_images() -> None:
+    data = images(40)
+    sources = [
+        data,
+        TensorDataset(data),
+        DataLoader(TensorDataset(data), 8),
+        [(part, None) for part in data.split(8)],
+    ]
+    histories = [Adapter(resnet(), "slr", seed=7).fit(source, 2, batch_size=8).loss for source in sources]
+    assert all(h == histories[0] for h in histories)
+    assert Adapter(resnet(), "slr", seed=8).fit(data, 2, batch_size=8).loss != histories[0]
+
+
+def test_history_and_callbacks() -> None:
+    steps, epochs = [], []
+    adapter = Adapter(resnet(), "slr")
+    history = adapter.fit(
+        images(40),
+        3,
+        batch_size=16,
+        on_step=lambda a: steps.append(a.step),
+        on_epoch=lambda a: epochs.append(a.step),
+    )
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert epochs == [2, 4, 6]
+    assert history.epoch == [1, 1, 2, 2, 3, 3]
+    assert all(1 / CLASSES <= c <= 1 for c in history.confidence)
+    assert all(0 <= e <= math.log(CLASSES) + 1e-6 for e in history.class_entropy)
+
+
+def test_the_progress_bar_shows_loss_confidence_and_class_entropy(capsys: pytest.CaptureFixture[str]) -> None:
+    Adapter(resnet(), "slr").fit(images(20), 1, batch_size=10, progress=True)
+    Adapter(resnet(), "source").fit(images(20), 1, batch_size=10, progress=True)
+    shown = capsys.readouterr().err
+    assert "2/2" in shown
+    assert all(word in " ".join(shown.split()) for word in ("loss", "confidence", "class entropy"))
+
+
+def test_a_fit_that_was_interrupted_goes_on_with_the_same_call() -> None:
+    data, whole = images(40), Adapter(resnet(), "slr")
+    expected = whole.fit(data, 3, batch_size=8)
+    broken = Adapter(resnet(), "slr")
+
+    def stop(adapter: Adapter) -> None:
+        if adapter.step == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit(data, 3, batch_size=8, on_step=stop)
+    with pytest.raises(OptionError, match=r"3 epochs of 5 batches stands at epoch 2, batch 2.*reset\(\)"):
+        broken.fit(data, 4, batch_size=8)
+    assert broken.fit(data, 3, batch_size=8) == expected
+    assert same(adapted_state(whole), adapted_state(broken))
+
+
+def test_adapt_is_fit_and_predict() -> None:
+    data = images(40)
+    result = acclimate.adapt(resnet(), data, "hlr", epochs=2, batch_size=8, seed=3)
+    adapter = Adapter(resnet(), "hlr", seed=3)
+    assert result.history == adapter.fit(data, 2, batch_size=8)
+    assert torch.equal(result.logits, adapter.predict(data, batch_size=8))
+    assert torch.equal(result.predictions, result.logits.argmax(1))
+    assert repr(result.adapter) == "Adapter(SmallResNet, method='hlr', step=10, 31 tensors adapt)"
+
+
+# SHOT -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["shot", "hlr+shot", "slr+shot"])
+def test_centroid_labels_start_with_the_second_epoch(method: str) -> None:
+    data = images(40)
+    plain = {"shot": "tent+"}.get(method, method.removesuffix("+shot"))
+    labels, losses = [], Adapter(resnet(), plain).fit(data, 3, batch_size=8).loss
+    adapter = Adapter(resnet(), method)
+    history = adapter.fit(data, 3, batch_size=8, on_step=lambda a: labels.append(a._engine.objective.labels))
+    assert labels[4] is None
+    assert labels[5].shape == (40,)
+    assert history.loss[:5] == losses[:5]
+    assert history.loss[5] > losses[5]
+    assert labels[5] is labels[9]
+    assert labels[10] is not labels[9]
+
+
+def test_the_label_loss_has_its_weight_once() -> None:
+    data = images(16)
+    base, shot = Adapter(resnet(), "tent+", lr=0.0), Adapter(resnet(), "shot", lr=0.0)
+    without = base.fit(data, 2, batch_size=16, shuffle=False).loss[1]
+    with_labels = shot.fit(data, 2, batch_size=16, shuffle=False).loss[1]
+    logits, labels = shot.predict(data), shot._engine.objective.labels  # type: ignore[union-attr]
+    expected = 0.3 * nn.functional.cross_entropy(logits, labels)
+    assert with_labels - without == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_features_are_the_classifiers_input() -> None:
+    model = resnet()
+    seen: list[Tensor] = []
+    adapter = Adapter(model, "source")
+    with adapter._engine.network.features() as features:
+        adapter.predict(BATCHES[0])
+    model.linear.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(BATCHES[0])
+    assert torch.equal(features[0], seen[0])
+    named = Adapter(model, "shot", features="layer3.0.conv2")
+    named.fit(images(20), 2, batch_size=10)
+    with pytest.raises(OptionError, match="unknown classifier layer 'liner': did you mean 'linear'"):
+        Adapter(model, "shot", features="liner")
+
+
+def test_a_convolution_can_be_the_classifier() -> None:
+    squeeze = import_torchvision().squeezenet1_1(num_classes=4)
+    adapter = Adapter(squeeze, "slr+shot")
+    adapter.fit(images(8, size=64), 2, batch_size=8)
+    assert adapter._engine.objective.labels.shape == (8,)  # type: ignore[union-attr]
+    with pytest.raises(ModelError, match="name it by `features=`"):
+        Adapter(
+            nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+            "shot",
+            freeze="none",
+        ).fit(images(8), 2, batch_size=4)
+
+
+def test_centroid_labels_need_the_whole_set_and_an_index() -> None:
+    with pytest.raises(OptionError, match="online call"):
+        Adapter(resnet(), "shot")(BATCHES[0])
+
+    class Loader:
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            return iter(BATCHES)
+
+        def __len__(self) -> int:
+            return len(BATCHES)
+
+    with pytest.raises(InputError, match="which image is which"):
+        Adapter(resnet(), "shot").fit(Loader(), 2)
+    assert len(Adapter(resnet(), "slr").fit(Loader(), 2).loss) == 8
+
+
+# An objective from outside --------------------------------------------------------------------------
+
+
+def test_an_objective_from_outside_sees_logits_and_positions() -> None:
+    truth = torch.randint(CLASSES, (40,), generator=torch.Generator().manual_seed(0))
+    seen: list[int] = []
+
+    def oracle(logits: Tensor, index: Tensor | None) -> Tensor:
+        assert index is not None
+        seen.extend(index.tolist())
+        return nn.functional.cross_entropy(logits, truth[index])
+
+    adapter = Adapter(resnet(), "hlr", objective=oracle, lr=0.05)
+    history = adapter.fit(images(40), 10, batch_size=20)
+    assert sorted(seen[:40]) == list(range(40))
+    assert history.loss[-1] < history.loss[0]
+    assert history.class_entropy[-1] > 0
+
+
+# Any network ----------------------------------------------------------------------------------------
+
+
+class Wrapped(nn.Module):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.net = resnet()
+        self.form = form
+
+    def forward(self, x: Tensor) -> object:
+        logits = self.net(x)
+        if self.form == "object":
+            return type("Output", (), {"logits": logits})()
+        return {"dict": {"logits": logits, "loss": None}, "tuple": (logits, x), "map": x, "none": None}[
+            self.form
+        ]
+
+
+@pytest.mark.parametrize("form", ["object", "dict", "tuple"])
+def test_logits_are_found_in_what_networks_return(form: str) -> None:
+    assert torch.equal(Adapter(Wrapped(form), "slr")(BATCHES[0]), Adapter(resnet(), "slr")(BATCHES[0]))
+
+
+@pytest.mark.parametrize(("form", "got"), [("map", r"\(16, 3, 16, 16\)"), ("none", "NoneType")])
+def test_networks_that_return_no_logits_are_refused(form: str, got: str) -> None:
+    with pytest.raises(ModelError, match=rf"\(N, classes\), got {got}"):
+        Adapter(Wrapped(form), "slr")(BATCHES[0])
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto"])
+def test_transformers_and_convnexts_adapt_their_layer_norms(name: str) -> None:
+    timm = import_timm()
+    torch.manual_seed(0)
+    options = {"img_size": 32} if "vit" in name else {}
+    model = timm.create_model(name, num_classes=6, **options)
+    kinds = {n: type(m).__name__ for n, m in model.named_modules()}
+    adapter = Adapter(model, "slr", lr=0.01)
+    assert {kinds[n.removeprefix("model.").rpartition(".")[0]] for n in adapter.adapting} <= {
+        "LayerNorm",
+        "LayerNorm2d",
+    }
+    before = adapted_state(adapter)
+    adapter(images(1, size=32))  # layer norms need no batch
+    adapter(images(4, size=32))
+    assert all(not torch.equal(before[n], value) for n, value in adapted_state(adapter).items())
+    assert adapter.export().state_dict().keys() == model.state_dict().keys()
+
+
+def test_a_network_without_norms_adapts_through_inserted_affines() -> None:
+    torch.manual_seed(0)
+    alex = import_torchvision().alexnet(num_classes=6)
+    adapter = Adapter(alex, "slr", lr=0.01)
+    x = images(4, size=64)
+    before = adapter(x)
+    assert torch.equal(before, alex.eval()(x))
+    adapter(x)
+    assert not torch.equal(adapter.predict(x), before)
+    assert all(".acclimate_affine." in name for name in adapter.adapting)
+
+
+def test_float64_networks_adapt_in_float64() -> None:
+    adapter = Adapter(resnet().double(), "slr+it", normalize=NORMALIZE)
+    assert adapter(BATCHES[0]).dtype == torch.float64
+    assert adapter.class_distribution is not None
+    assert adapter.class_distribution.dtype == torch.float64
+
+
+def test_autocast_around_the_call_is_respected() -> None:
+    adapter, plain = Adapter(resnet(), "slr"), Adapter(resnet(), "slr")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = adapter(BATCHES[0])
+    assert logits.dtype == torch.bfloat16
+    torch.testing.assert_close(logits.float(), plain(BATCHES[0]), rtol=0.1, atol=0.1)
+    assert all(p.dtype == torch.float32 for p in adapter._engine.prepared.parameters.values())
+
+
+# Errors ---------------------------------------------------------------------------------------------
+
+
+def test_a_batch_of_one_needs_other_statistics() -> None:
+    with pytest.raises(InputError, match=r'statistics="running" or statistics="blend"'):
+        Adapter(resnet(), "slr")(images(1))
+    with pytest.raises(InputError, match="batch of one"):
+        Adapter(resnet(), "bn").predict(images(1))
+    for statistics in ("running", "blend"):
+        adapter = Adapter(resnet(), "slr", statistics=statistics)
+        assert adapter(images(1)).isfinite().all()
+    assert Adapter(resnet(), "source")(images(1)).shape == (1, CLASSES)
+
+
+def test_bad_images_change_nothing() -> None:
+    adapter = Adapter(resnet(), "slr")
+    adapter(BATCHES[0])
+    held = adapted_state(adapter)
+    for bad in (BATCHES[1] * torch.nan, BATCHES[1].byte(), BATCHES[1][:0]):
+        with pytest.raises(InputError):
+            adapter(bad)
+    assert same(held, adapted_state(adapter))
+
+
+def test_a_loss_that_is_not_finite_is_not_applied() -> None:
+    adapter = Adapter(resnet(), "slr", objective=lambda logits, index: logits.sum() * torch.inf)
+    held = {name: p.detach().clone() for name, p in adapter._engine.prepared.parameters.items()}
+    with pytest.raises(DivergenceError, match=r"at step 1; the parameters were not updated.*lower lr"):
+        adapter(BATCHES[0])
+    assert all(torch.equal(p, held[name]) for name, p in adapter._engine.prepared.parameters.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "slt"}, "unknown method 'slt'"),
+        ({"learning_rate": 1}, "unknown option 'learning_rate'"),
+        ({"input_transform": True}, "mean 0 and std 1"),
+        ({"normalize": ((0.5,), (0.0,))}, "std above 0"),
+        ({"normalize": ((0.5,), (0.5, 0.5))}, "one entry per channel"),
+        ({"classes": [1]}, "at least two"),
+        ({"classes": [1, 1, 2]}, "twice: 1"),
+        ({"classes": [-1, 2]}, "counted from 0"),
+        ({"statistics": "btch"}, "did you mean 'batch'"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Adapter(resnet(), **options)  # type: ignore[arg-type]
+
+
+def test_options_that_do_not_fit_the_network_are_refused_with_the_first_batch() -> None:
+    with pytest.raises(OptionError, match="classes goes up to 9, but the network has 5 outputs"):
+        Adapter(resnet(), classes=[0, 9])(BATCHES[0])
+    with pytest.raises(OptionError, match="each of the 5 classes"):
+        Adapter(resnet(), prior=[0.5, 0.5])(BATCHES[0])
+    with pytest.raises(InputError, match=r"\(N, 3, H, W\).*got \(16, 1, 16, 16\)"):
+        Adapter(resnet(), normalize=NORMALIZE)(BATCHES[0][:, :1])
+    with pytest.raises(OptionError, match="epochs must be at least 1"):
+        Adapter(resnet()).fit(BATCHES, 0)
+
+
+def test_a_normalisation_that_contradicts_the_weights_is_a_warning() -> None:
+    model = import_timm().create_model("vit_tiny_patch16_224", img_size=32, num_classes=4)
+    with pytest.warns(AcclimateWarning, match="wrong normalisation"):
+        adapter = Adapter(model, normalize=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    assert "wrong normalisation" in adapter.notes[-1]
