@@ -181,6 +181,9 @@ class Adapter:
             raise OptionError("episodic=True starts again with every batch, so that there is nothing to fit")
         batches = Batches(data, batch_size, shuffle=shuffle)
         run = self._begin(epochs, len(batches))
+        if not self.adapting:
+            self._fit = None
+            return self.history  # nothing to learn from going through the images
         total = run.epochs * run.length
         with progress_bar(total, progress) as show:
             while run.epoch < run.epochs:
