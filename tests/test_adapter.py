@@ -555,6 +555,10 @@ def test_a_loss_that_is_not_finite_is_not_applied() -> None:
         ({"classes": [1, 1, 2]}, "twice: 1"),
         ({"classes": [-1, 2]}, "counted from 0"),
         ({"statistics": "btch"}, "did you mean 'batch'"),
+        ({"normalize": "imagenet"}, "two sequences of numbers, got 'imagenet'"),
+        ({"normalize": (0.5, 0.5)}, "two sequences of numbers"),
+        ({"prior": [1.0, 0.0]}, "classes="),
+        ({"prior": [0.5, 0.5], "classes": [0, 1, 2]}, "each of the 3 classes"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
@@ -578,3 +582,11 @@ def test_a_normalisation_that_contradicts_the_weights_is_a_warning() -> None:
     with pytest.warns(AcclimateWarning, match="wrong normalisation"):
         adapter = Adapter(model, normalize=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     assert "wrong normalisation" in adapter.notes[-1]
+
+
+@pytest.mark.parametrize("wrong", [BATCHES[0] * 255, (BATCHES[0] - 0.5) / 0.2])
+def test_pixels_outside_their_range_are_a_warning_once(wrong: Tensor) -> None:
+    adapter = Adapter(resnet(), normalize=NORMALIZE)
+    with pytest.warns(AcclimateWarning, match="were they normalised before, or are they bytes"):
+        adapter(wrong)
+    adapter(wrong)

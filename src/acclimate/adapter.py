@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from acclimate.batches import Batches, in_order
 from acclimate.delta import check_source, digests, read_delta, write_delta
+from acclimate.diversity import ClassDistribution
 from acclimate.engine import Engine
 from acclimate.errors import AcclimateWarning, DeltaError, InputError, OptionError
 from acclimate.export import export_module
@@ -40,7 +41,9 @@ class Adapter:
     """A classifier that adapts itself to the unlabelled images it sees.
 
     ``adapter(images)`` predicts and then adapts: the logits are from before the update.
-    ``adapter.fit(loader, epochs=5)`` adapts over epochs. ``adapter.predict`` leaves no trace.
+    ``adapter.fit(loader, epochs=5)`` adapts over epochs. ``adapter.predict`` leaves no trace. All of
+    them do the same inside ``torch.no_grad()`` and ``torch.inference_mode()``: adaptation turns on the
+    gradients it needs, for itself only, and what it returns carries none.
 
     Args:
         model: any network that turns images into logits. It is not changed.
@@ -90,10 +93,10 @@ class Adapter:
             overrides["input_transform"] = True
         self.method = parse_method(method).override(overrides)
         self._options = Options(
-            normalize=None if normalize is None else (_floats(normalize[0]), _floats(normalize[1])),
+            normalize=None if normalize is None else _mean_and_std(normalize),
             freeze=freeze if isinstance(freeze, str) else tuple(freeze),
             classes=None if classes is None else tuple(int(c) for c in classes),
-            prior=None if prior is None else _floats(prior),
+            prior=None if prior is None else _checked_prior(prior, classes),
             statistics=statistics,
             episodic=episodic,
             features=features,
@@ -329,5 +332,17 @@ def adapt(
     return AdaptationResult(adapter, history, logits, predictions)
 
 
-def _floats(values: Sequence[float] | Tensor) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
+def _mean_and_std(normalize: object) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    try:
+        mean, std = normalize  # type: ignore[misc]
+        return tuple(float(v) for v in mean), tuple(float(v) for v in std)  # type: ignore[has-type]
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"normalize must be (mean, std), two sequences of numbers, got {normalize!r}"
+        ) from error
+
+
+def _checked_prior(prior: Sequence[float] | Tensor, classes: Sequence[int] | None) -> tuple[float, ...]:
+    """The prior as numbers, refused at once where it can never fit."""
+    ClassDistribution(len(prior) if classes is None else len(classes), target=prior)
+    return tuple(float(p) for p in prior)

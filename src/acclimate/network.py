@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import InputError, ModelError, OptionError, listed, unknown
+from acclimate.errors import AcclimateWarning, InputError, ModelError, OptionError, listed, unknown
 from acclimate.input_transform import InputTransformation
 
 __all__ = ["Network", "Normalization", "classifier_name"]
@@ -57,6 +58,7 @@ class Network(nn.Module):
         chosen = None if classes is None else torch.tensor(_checked_classes(classes))
         self.register_buffer("classes", chosen, persistent=False)
         self._classifier = features
+        self._range_checked = False
         if features is not None and features not in dict(model.named_modules()):
             raise OptionError(
                 unknown("classifier layer", features, [n for n, _ in model.named_modules() if n])
@@ -68,6 +70,8 @@ class Network(nn.Module):
                 f"images must have the shape (N, {self.channels}, H, W), as normalize has {self.channels} "
                 f"channels, got {tuple(images.shape)}"
             )
+        if self.normalization is not None and not self._range_checked:
+            self._check_range(images)
         if self.transform is not None:
             images = self.transform(images)
         if self.normalization is not None:
@@ -80,6 +84,18 @@ class Network(nn.Module):
                 f"classes goes up to {int(self.classes.max())}, but the network has {logits.shape[1]} outputs"
             )
         return logits[:, self.classes]
+
+    def _check_range(self, images: Tensor) -> None:
+        """Once: pixels that were normalised already, or never divided by 255, are a costly silent mistake."""
+        self._range_checked = True
+        low, high = torch.stack(images.detach().aminmax()).tolist()
+        if low < -0.5 or high > 1.5:
+            warnings.warn(
+                f"with normalize=, images are pixels in [0, 1], but these go from {low:.3g} to {high:.3g}: "
+                "were they normalised before, or are they bytes?",
+                AcclimateWarning,
+                stacklevel=2,
+            )
 
     @contextlib.contextmanager
     def features(self) -> Iterator[list[Tensor]]:

@@ -24,8 +24,7 @@ __all__ = [
 AFFINE: Final = "acclimate_affine"
 """Name of the child module under which an inserted affine layer lives."""
 
-_RMS_NORM: Final[tuple[type[nn.Module], ...]] = (nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()
-_NORMS: Final = (_NormBase, nn.GroupNorm, nn.LayerNorm, *_RMS_NORM)
+_NORMS: Final = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 class ChannelAffine(nn.Module):
