@@ -46,7 +46,8 @@ class Adapter:
     gradients it needs, for itself only, and what it returns carries none.
 
     Args:
-        model: any network that turns images into logits. It is not changed.
+        model: any network that turns images into logits. It is not changed. Weights that do not adapt
+            are shared with it, not copied: do not train it while the adapter is in use.
         method: a name such as ``"slr"``, ``"tent+"`` or ``"slr+it"``, or a `Method`.
         normalize: ``(mean, std)``. With it, images are pixels in [0, 1] and are normalised here;
             without it, they go to the model as they are.
