@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import signal
+import threading
 
 import pytest
 import torch
@@ -14,7 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import acclimate
 from acclimate import Adapter
 from acclimate.errors import AcclimateWarning, DivergenceError, InputError, ModelError, OptionError
+from acclimate.interrupts import uninterrupted
 from acclimate.models.vision import import_timm, import_torchvision
+from acclimate.objectives import External
 from networks import CLASSES, images, resnet, same, state
 
 NORMALIZE = ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
@@ -122,8 +126,8 @@ def test_identity_transformation_changes_no_logit() -> None:
     plain, transformed = (
         Adapter(resnet(), "slr", normalize=NORMALIZE, input_transform=it) for it in (False, True)
     )
+    assert torch.equal(plain.predict(BATCHES[1]), transformed.predict(BATCHES[1]))
     assert torch.equal(plain(BATCHES[0]), transformed(BATCHES[0]))
-    assert torch.equal(plain.predict(BATCHES[1]), plain.predict(BATCHES[1]))
     assert any(name.startswith("transform.r.") for name in transformed.adapting)
 
 
@@ -257,9 +261,14 @@ def test_a_prior_is_where_the_class_distribution_starts() -> None:
 
 def test_online_learning_rate_is_constant_unless_the_number_of_steps_is_given() -> None:
     constant, decaying = Adapter(resnet(), "slr"), Adapter(resnet(), "slr", steps=3)
-    for x in BATCHES:
+    decaying.fit(BATCHES, 1)  # whose steps are not online calls
+    decaying._engine.history = type(decaying.history)()
+    for x in BATCHES[:3]:
         constant(x)
         decaying(x)
+    constant(BATCHES[3])
+    with pytest.warns(AcclimateWarning, match="the 3 calls that steps= announced"):
+        decaying(BATCHES[3])
     assert constant.history.lr == [6e-4] * 4
     assert decaying.history.lr == pytest.approx([6e-4, 6e-4 * 0.75, 6e-4 * 0.25, 0], abs=1e-12)
     assert constant.history.epoch == [0] * 4
@@ -328,10 +337,129 @@ def test_a_fit_that_was_interrupted_goes_on_with_the_same_call() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         broken.fit(data, 3, batch_size=8, on_step=stop)
-    with pytest.raises(OptionError, match=r"3 epochs of 5 batches stands at epoch 2, batch 2.*reset\(\)"):
-        broken.fit(data, 4, batch_size=8)
+    for other in ({"epochs": 4}, {"data": images(39)}, {"shuffle": False}):
+        with pytest.raises(OptionError, match=r"3 epochs of 5 batches stands at epoch 2, batch 2.*reset\(\)"):
+            broken.fit(**{"data": data, "epochs": 3, "batch_size": 8, **other})  # type: ignore[arg-type]
     assert broken.fit(data, 3, batch_size=8) == expected
     assert same(adapted_state(whole), adapted_state(broken))
+
+
+@pytest.mark.parametrize("method", ["slr", "slr+shot"])
+@pytest.mark.parametrize("call", [1, 3, 6, 9])
+@pytest.mark.parametrize("statistics", ["batch", "running"])
+def test_an_interruption_within_a_step_leaves_no_trace(method: str, call: int, statistics: str) -> None:
+    data = images(40)
+    options = {"statistics": statistics}
+    whole, broken = (Adapter(resnet(), method, **options) for _ in range(2))  # type: ignore[arg-type]
+    expected = whole.fit(data, 3, batch_size=8)
+    calls = 0
+
+    def interrupt(_: nn.Module, __: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise KeyboardInterrupt
+
+    handle = broken._engine.network.model.linear.register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit(data, 3, batch_size=8)
+    handle.remove()
+    assert broken.fit(data, 3, batch_size=8) == expected
+    assert same(adapted_state(whole), adapted_state(broken))
+    assert torch.equal(whole.class_distribution, broken.class_distribution)  # type: ignore[arg-type]
+    assert same(whole.export().state_dict(), broken.export().state_dict())
+
+
+def test_ctrl_c_waits_for_the_end_of_a_step() -> None:
+    adapter = Adapter(resnet(), "slr")
+    strikes = 0
+
+    def strike(_: nn.Module, __: object) -> None:
+        nonlocal strikes
+        strikes += 1
+        if strikes == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    adapter._engine.network.model.linear.register_forward_pre_hook(strike)
+    with pytest.raises(KeyboardInterrupt):
+        adapter.fit(images(40), 3, batch_size=8)
+    assert adapter.step == 2
+    assert adapter._fit is not None
+    assert adapter._fit.batch == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    done = []
+
+    def strike_twice() -> None:
+        with uninterrupted():
+            for _ in range(2):
+                signal.raise_signal(signal.SIGINT)
+                done.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        strike_twice()
+    assert done == [True]
+
+
+def test_steps_are_made_in_other_threads_too() -> None:
+    adapter = Adapter(resnet(), "slr")
+    thread = threading.Thread(target=adapter.fit, args=(images(40), 1))
+    thread.start()
+    thread.join()
+    assert adapter.step == 1
+
+
+def test_a_fit_that_failed_before_its_first_step_does_not_stand_in_the_way() -> None:
+    adapter, fresh = Adapter(resnet(), "slr"), Adapter(resnet(), "slr")
+    with pytest.raises(InputError, match="batch of one"):
+        adapter.fit(images(8), batch_size=1)
+    assert adapter.fit(images(8), 2, batch_size=4) == fresh.fit(images(8), 2, batch_size=4)
+
+
+def test_a_second_fit_starts_anew_and_forgets_the_labels_of_the_first() -> None:
+    adapter = Adapter(resnet(), "slr+shot")
+    adapter.fit(images(20), 2, batch_size=5)
+    seen = []
+    adapter.fit(images(40), 2, batch_size=10, on_step=lambda a: seen.append(a._engine.objective.labels))
+    assert seen[0] is None
+    assert seen[-1].shape == (40,)
+
+
+def test_the_cosine_ends_where_it_should_for_iterables_with_a_short_last_batch() -> None:
+    class Loader:
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            return iter(images(22).split(5))
+
+        def __len__(self) -> int:
+            return 5
+
+    lr = Adapter(resnet(), "slr").fit(Loader(), 2).lr
+    assert len(lr) == 8
+    assert lr[4:] == pytest.approx([3e-4 * (1 + math.cos(math.pi * i / 8)) for i in range(4, 8)])
+
+
+def test_data_that_run_dry_are_an_error() -> None:
+    class Once:
+        def __init__(self) -> None:
+            self.parts = [BATCHES[0], BATCHES[1]]
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            while self.parts:
+                yield self.parts.pop()
+
+        def __len__(self) -> int:
+            return 2
+
+    with pytest.raises(InputError, match="no batch when they were gone through again"):
+        Adapter(resnet(), "slr").fit(Once(), 2)
+
+
+def test_callbacks_are_called_where_nothing_adapts() -> None:
+    epochs = []
+    Adapter(resnet(), "source").fit(images(20), 3, on_epoch=epochs.append)
+    assert len(epochs) == 3
 
 
 def test_adapt_is_fit_and_predict() -> None:
@@ -376,6 +504,7 @@ def test_features_are_the_classifiers_input() -> None:
     model = resnet()
     seen: list[Tensor] = []
     adapter = Adapter(model, "source")
+    adapter.predict(BATCHES[1])
     with adapter._engine.network.features() as features:
         adapter.predict(BATCHES[0])
     model.linear.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -392,12 +521,27 @@ def test_a_convolution_can_be_the_classifier() -> None:
     adapter = Adapter(squeeze, "slr+shot")
     adapter.fit(images(8, size=64), 2, batch_size=8)
     assert adapter._engine.objective.labels.shape == (8,)  # type: ignore[union-attr]
-    with pytest.raises(ModelError, match="name it by `features=`"):
-        Adapter(
-            nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-            "shot",
-            freeze="none",
-        ).fit(images(8), 2, batch_size=4)
+
+
+def test_a_classifier_that_cannot_be_found_must_be_named() -> None:
+    body = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    gated = nn.Sequential(body, nn.Linear(5, 6), nn.GLU())  # six outputs that become three logits
+    with pytest.raises(ModelError, match=r"with 3 outputs.*name it by features="):
+        Adapter(gated, "shot", freeze="none").fit(images(8), 2)
+
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = resnet()
+            self.other = nn.Linear(3, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.net(x)
+            return logits
+
+    with pytest.raises(ModelError, match="not called once for every image"):
+        Adapter(Unused(), "shot").fit(images(8), 2)
+    Adapter(Unused(), "shot", features="net.linear").fit(images(8), 2)
 
 
 def test_centroid_labels_need_the_whole_set_and_an_index() -> None:
@@ -535,12 +679,34 @@ def test_bad_images_change_nothing() -> None:
     assert same(held, adapted_state(adapter))
 
 
-def test_a_loss_that_is_not_finite_is_not_applied() -> None:
-    adapter = Adapter(resnet(), "slr", objective=lambda logits, index: logits.sum() * torch.inf)
-    held = {name: p.detach().clone() for name, p in adapter._engine.prepared.parameters.items()}
-    with pytest.raises(DivergenceError, match=r"at step 1; the parameters were not updated.*lower lr"):
+def not_finite_value(logits: Tensor, index: Tensor | None) -> Tensor:
+    return logits.sum() * torch.inf
+
+
+def not_finite_gradient(logits: Tensor, index: Tensor | None) -> Tensor:
+    return (logits - logits).abs().sqrt().sum()
+
+
+@pytest.mark.parametrize("objective", [not_finite_value, not_finite_gradient])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_step_that_is_not_finite_changes_nothing(objective: External, first: bool) -> None:
+    broken = False
+
+    def sometimes(logits: Tensor, index: Tensor | None) -> Tensor:
+        return objective(logits, index) if broken else logits.square().mean()
+
+    adapter, reference = (Adapter(resnet(), "slr", objective=sometimes) for _ in range(2))
+    if not first:
         adapter(BATCHES[0])
-    assert all(torch.equal(p, held[name]) for name, p in adapter._engine.prepared.parameters.items())
+        reference(BATCHES[0])
+    broken = True
+    with pytest.raises(DivergenceError, match=r"at step \d; nothing was changed by it.*Lower lr"):
+        adapter(BATCHES[1])
+    broken = False
+    assert same(adapted_state(adapter), adapted_state(reference))
+    assert torch.equal(adapter(BATCHES[2]), reference(BATCHES[2]))
+    assert torch.equal(adapter.class_distribution, reference.class_distribution)  # type: ignore[arg-type]
+    assert adapter.history == reference.history
 
 
 @pytest.mark.parametrize(
@@ -559,6 +725,12 @@ def test_a_loss_that_is_not_finite_is_not_applied() -> None:
         ({"normalize": (0.5, 0.5)}, "two sequences of numbers"),
         ({"prior": [1.0, 0.0]}, "classes="),
         ({"prior": [0.5, 0.5], "classes": [0, 1, 2]}, "each of the 3 classes"),
+        ({"classes": [0.5, 1.7, 3]}, "classes must be whole numbers"),
+        ({"statistic": "running"}, "'statistics'"),
+        ({"normalise": 1}, "did you mean 'normalize'"),
+        ({"betas": (1.5, 0.9)}, "adam does not take"),
+        ({"method": "bn", "objective": not_finite_value}, "nothing to move"),
+        ({"method": "bn", "adapts_parameters": True}, "no loss that could move"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
@@ -575,6 +747,38 @@ def test_options_that_do_not_fit_the_network_are_refused_with_the_first_batch() 
         Adapter(resnet(), normalize=NORMALIZE)(BATCHES[0][:, :1])
     with pytest.raises(OptionError, match="epochs must be at least 1"):
         Adapter(resnet()).fit(BATCHES, 0)
+
+
+def test_objectives_and_networks_that_cannot_be_minimised_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"scalar, got the shape \(16,\)"):
+        Adapter(resnet(), objective=lambda logits, index: logits.sum(1))(BATCHES[0])
+
+    class Detached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = resnet()
+
+        @torch.no_grad()
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.net(x)
+            return logits
+
+    with pytest.raises(ModelError, match="carry no gradient"):
+        Adapter(Detached())(BATCHES[0])
+
+
+def test_only_the_transformation_may_adapt() -> None:
+    adapter = Adapter(resnet(), "slr+it", normalize=NORMALIZE, freeze="*", statistics="source")
+    adapter(BATCHES[0])
+    assert all(name.startswith("transform.") for name in adapter.adapting)
+
+
+def test_the_type_of_images_is_that_of_most_weights() -> None:
+    model = resnet()
+    odd = nn.Sequential(model)
+    odd.register_parameter("odd", nn.Parameter(torch.zeros(1, dtype=torch.float64)))
+    assert next(odd.parameters()).dtype == torch.float64
+    assert Adapter(odd)(BATCHES[0]).dtype == torch.float32
 
 
 def test_a_normalisation_that_contradicts_the_weights_is_a_warning() -> None:

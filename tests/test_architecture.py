@@ -14,8 +14,18 @@ SOURCE = Path(acclimate.__file__).parent
 # A module may import from the rows above its own, never from its own row or below.
 LAYERS = (
     ("errors", "types"),
-    ("losses", "diversity", "pseudo_labels", "input_transform", "norms", "batches", "delta", "progress"),
-    ("methods", "freeze", "statistics", "network"),
+    (
+        "losses",
+        "diversity",
+        "pseudo_labels",
+        "input_transform",
+        "norms",
+        "images",
+        "delta",
+        "progress",
+        "interrupts",
+    ),
+    ("methods", "options", "freeze", "statistics", "network", "batches"),
     ("objectives", "optimization", "prepare"),
     ("export", "engine"),
     ("adapter",),

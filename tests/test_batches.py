@@ -5,11 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
-from acclimate.batches import Batches, checked_images, images_of, in_order
+from acclimate.batches import Batches, in_order
 from acclimate.errors import InputError, OptionError
-from acclimate.types import Batch
+from acclimate.images import checked_images, images_of
 from networks import images
 
 X = torch.arange(22.0).view(22, 1, 1, 1).expand(22, 3, 4, 4)  # image i is filled with i
@@ -68,18 +76,70 @@ def test_without_shuffling_batches_are_the_users() -> None:
     assert torch.cat([b.images for b in plain.epoch(0)]).equal(X)
 
 
-def test_a_users_own_sampler_decides_which_images_and_in_what_order_results_come() -> None:
-    sampler = SubsetRandomSampler([8, 3, 5, 1, 9])
-    batches = Batches(DataLoader(TensorDataset(X), 2, sampler=sampler))
-    assert batches.order is not None
-    assert sorted(batches.order.tolist()) == [1, 3, 5, 8, 9]
-    parts = [(b.images[:, 0, 0, 0], b.index) for b in batches.epoch(0)]
-    assert in_order(parts, batches.order).tolist() == batches.order.tolist()
+def through(batches: Batches, seed: int = 0) -> list[int]:
+    """What `predict` does: which image every row of the result belongs to."""
+    parts = [(b.images[:, 0, 0, 0], b.index) for b in batches.epoch(seed)]
+    return [int(i) for i in in_order(parts, batches.order)]
 
 
-def test_a_users_own_batches_are_taken_as_they_are() -> None:
-    batches = Batches(DataLoader(TensorDataset(X), batch_sampler=[[0, 1], [5, 6, 7], [9]]))
-    assert [b.index.tolist() for b in batches.epoch(0)] == [[0, 1], [5, 6, 7], [9]]  # type: ignore[union-attr]
+def loader(**options: object) -> DataLoader[tuple[Tensor, ...]]:
+    return DataLoader(TensorDataset(X), **options)  # type: ignore[arg-type]
+
+
+def test_a_sampler_with_an_order_decides_the_order_of_results() -> None:
+    assert through(Batches(loader(batch_size=2, sampler=[8, 3, 5, 1, 9]))) == [8, 3, 5, 1, 9]
+
+
+def test_a_random_sampler_gives_results_in_the_order_of_the_data_set() -> None:
+    state, orders = torch.get_rng_state(), []
+    for _ in range(2):
+        batches = Batches(loader(batch_size=2, sampler=SubsetRandomSampler([8, 3, 5, 1, 9])))
+        assert through(batches) == [1, 3, 5, 8, 9]
+        orders.append([b.index.tolist() for b in batches.epoch(0)])  # type: ignore[union-attr]
+    assert orders[0] == orders[1]
+    assert [len(rows) for rows in orders[0]] == [2, 3]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_sampler_with_replacement_keeps_its_number_of_samples() -> None:
+    sampler = RandomSampler(TensorDataset(X), replacement=True, num_samples=10)
+    batches = Batches(loader(batch_size=5, sampler=sampler))
+    assert len(batches) == 2
+    assert through(batches) == sorted(through(batches))
+    assert len(through(batches)) == 10
+
+
+def test_batches_that_the_user_composes_are_taken_as_they_are_but_for_a_short_last_one() -> None:
+    batches = Batches(loader(batch_sampler=[[0, 1], [5, 6, 7], [9]]))
+    assert [b.index.tolist() for b in batches.epoch(0)] == [[0, 1], [5, 6, 7, 9]]  # type: ignore[union-attr]
+    assert through(batches) == [0, 1, 5, 6, 7, 9]
+    random = Batches(loader(batch_sampler=BatchSampler(RandomSampler(range(22)), 5, drop_last=False)))
+    plans = [[b.index.tolist() for b in random.epoch(seed)] for seed in (1, 1, 2)]  # type: ignore[union-attr]
+    assert plans[0] == plans[1] != plans[2]
+    assert through(random) == list(range(22))
+    some = Batches(loader(batch_sampler=BatchSampler(RandomSampler(range(22), num_samples=10), 5, False)))
+    assert through(some, seed=3) == sorted(through(some, seed=3))
+
+
+def test_a_loader_that_changes_what_it_gives_is_left_to_do_so() -> None:
+    class Halving(DataLoader[tuple[Tensor, ...]]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            return (x / 2 for (x,) in super().__iter__())
+
+    batches = Batches(Halving(TensorDataset(X), 5))
+    assert batches.order is None
+    assert torch.cat([b.images for b in batches.epoch(0)]).equal(X / 2)
+
+
+def test_a_data_set_needs_no_more_than_a_length_and_items() -> None:
+    class Duck:
+        def __len__(self) -> int:
+            return 22
+
+        def __getitem__(self, i: int) -> Tensor:
+            return X[i]
+
+    assert through(Batches(Duck(), 5)) == list(range(22))
 
 
 class Stream(IterableDataset[Tensor]):
@@ -88,6 +148,11 @@ class Stream(IterableDataset[Tensor]):
 
     def __len__(self) -> int:
         return 22
+
+
+class Endless(IterableDataset[Tensor]):
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(X)
 
 
 class Sized:
@@ -121,7 +186,6 @@ def test_one_batch_only_is_not_merged_with_anything() -> None:
         [X, LABELS],
         {"image": X, "label": LABELS},
         {"pixel_values": X, "labels": LABELS},
-        Batch(X),
     ],
 )
 def test_images_are_found_and_the_rest_ignored(part: object) -> None:
@@ -145,6 +209,12 @@ def test_batches_without_images_are_refused(part: object, message: str) -> None:
 def test_data_that_cannot_be_iterated_again_are_refused() -> None:
     with pytest.raises(InputError, match=r"got generator: .*list\(\.\.\.\)"):
         Batches(part for part in X.split(5))
+    with pytest.raises(InputError, match=r"list\(\.\.\.\)"):
+        Batches(iter(loader(batch_size=5)))
+    with pytest.raises(InputError, match="got DataLoader"):
+        Batches(DataLoader(Endless(), 5))
+    with pytest.raises(InputError, match="one size"):
+        Batches([X, torch.rand(2, 3, 8, 8)])
     with pytest.raises(InputError, match="got int"):
         Batches(3)
     with pytest.raises(InputError, match="no images"):
@@ -159,16 +229,18 @@ def test_data_that_cannot_be_iterated_again_are_refused() -> None:
 
 def test_checked_images() -> None:
     cpu = torch.device("cpu")
-    assert checked_images(images().double(), cpu, torch.float32, single=True).dtype == torch.float32
+    assert checked_images(images().double(), cpu, torch.float32, single=None).dtype == torch.float32
     with pytest.raises(InputError, match=r"got torch\.uint8: bytes become pixels"):
-        checked_images(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), cpu, torch.float32, single=True)
+        checked_images(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), cpu, torch.float32, single=None)
     with pytest.raises(InputError, match="got ndarray"):
-        checked_images(images().numpy(), cpu, torch.float32, single=True)  # type: ignore[arg-type]
+        checked_images(images().numpy(), cpu, torch.float32, single=None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"got the shape \(0, 3, 4, 4\)"):
-        checked_images(torch.zeros(0, 3, 4, 4), cpu, torch.float32, single=True)
-    with pytest.raises(InputError, match=r'statistics="running" or statistics="blend"'):
-        checked_images(images(1), cpu, torch.float32, single=False)
+        checked_images(torch.zeros(0, 3, 4, 4), cpu, torch.float32, single=None)
+    with pytest.raises(InputError, match="no batch statistics: give more"):
+        checked_images(images(1), cpu, torch.float32, single="give more")
+    assert checked_images(images(1), cpu, torch.float32).shape == (1, 3, 16, 16)
+    assert checked_images(images(2) * 3e38, cpu, torch.float32).isfinite().all()  # only their sum is not
     bad = images(4)
     bad[1, 0, 0, 0], bad[3, 2, 1, 1] = torch.nan, torch.inf
     with pytest.raises(InputError, match=r"positions \[1, 3\]"):
-        checked_images(bad, cpu, torch.float32, single=True)
+        checked_images(bad, cpu, torch.float32, single=None)

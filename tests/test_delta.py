@@ -16,7 +16,7 @@ from torch import nn
 
 from acclimate import Adapter
 from acclimate.demo.network import SmallResNet
-from acclimate.errors import DeltaError
+from acclimate.errors import AcclimateWarning, DeltaError, ModelError
 from acclimate.models.vision import import_torchvision
 from networks import images, resnet, same
 from test_adapter import BATCHES, NORMALIZE, adapted_state
@@ -99,6 +99,57 @@ def test_online_adaptation_goes_on_after_loading(tmp_path: Path) -> None:
     loaded = Adapter.load(tmp_path / "d", resnet())
     assert all(torch.equal(loaded(x), y) for x, y in zip(BATCHES[2:], expected[2:], strict=True))
     assert loaded.history == whole.history
+
+
+def test_a_run_that_was_complete_says_so_and_another_starts_anew(tmp_path: Path) -> None:
+    adapter = Adapter(resnet(), "slr")
+    history = adapter.fit(DATA, 2, batch_size=8, on_epoch=lambda a: a.save(tmp_path / "d"))
+    loaded = Adapter.load(tmp_path / "d", resnet())
+    with pytest.warns(AcclimateWarning, match="complete when it was saved"):
+        assert loaded.fit(DATA, 2, batch_size=8) == history
+    other = Adapter.load(tmp_path / "d", resnet())
+    assert len(other.fit(images(16), 2, batch_size=8).loss) == len(history.loss) + 4
+
+
+def test_loading_in_inference_mode(tmp_path: Path) -> None:
+    for method in ("tent", "slr"):
+        adapter = Adapter(resnet(), method)
+        adapter(BATCHES[0])
+        adapter.save(tmp_path / "d")
+        with torch.inference_mode():
+            loaded = Adapter.load(tmp_path / "d", resnet())
+        assert torch.equal(loaded(BATCHES[1]), adapter(BATCHES[1]))
+        with torch.inference_mode():
+            loaded.reset()
+        loaded(BATCHES[1])
+
+
+def test_a_norm_with_two_names_has_a_delta_that_loads(tmp_path: Path) -> None:
+    def network() -> nn.Module:
+        model = resnet()
+        model.again = model.bn1
+        return model
+
+    adapter = Adapter(network(), "slr")
+    adapter(BATCHES[0])
+    adapter.save(tmp_path / "d")
+    assert torch.equal(Adapter.load(tmp_path / "d", network())(BATCHES[1]), adapter(BATCHES[1]))
+
+
+def test_extra_state_of_a_module_is_no_obstacle(tmp_path: Path) -> None:
+    class Extra(SmallResNet):
+        def get_extra_state(self) -> object:
+            return {"epoch": 3}
+
+        def set_extra_state(self, state: object) -> None:
+            pass
+
+    torch.manual_seed(0)
+    model = Extra(blocks=1)
+    Adapter(model, "slr").save(tmp_path / "d")
+    Adapter.load(tmp_path / "d", model)
+    with pytest.raises(ModelError, match="got str"):
+        Adapter.load(tmp_path / "d", "resnet")  # type: ignore[arg-type]
 
 
 def test_a_delta_before_the_first_step_is_the_source(tmp_path: Path) -> None:
@@ -197,6 +248,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     [
         ({"format": 99}, "has format 99; this acclimate reads format 1"),
         ({"method": {"name": "slr"}}, "lacks what this acclimate needs"),
+        ({"calls": "many"}, "lacks what this acclimate needs"),
         ({"fit": {"epochs": 1}}, "damaged"),
     ],
 )

@@ -138,6 +138,37 @@ def test_inserted_affines_are_folded_into_stock_layers() -> None:
     torch.export.export(exported, (BATCHES[0].double(),))
 
 
+@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm", "orthogonal", "standardised twice"])
+def test_affines_behind_layers_with_weights_of_their_own_making(kind: str) -> None:
+    torch.manual_seed(0)
+    if kind == "standardised twice":
+        shared = Standardised(4, 4, 3, padding=1)
+        middle = nn.Sequential(shared, nn.ReLU(), shared)
+    else:
+        wrap = getattr(nn.utils.parametrizations, kind)
+        middle = nn.Sequential(wrap(nn.Conv2d(4, 4, 3)), nn.ReLU(), nn.Flatten(), wrap(nn.Linear(576, 4)))
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), middle, nn.Flatten(), nn.LazyLinear(5)).eval()
+    net(BATCHES[0])
+    adapter = Adapter(net, "slr", lr=0.05, freeze="none")
+    adapter.fit(images(24), 2, batch_size=8)
+    exported = adapter.export()
+    torch.testing.assert_close(exported(BATCHES[0]), adapter.predict(BATCHES[0]), rtol=1e-4, atol=1e-5)
+    assert not any("acclimate" in type(m).__module__ for m in exported.modules())
+
+
+def test_what_is_not_stock_takes_what_the_adapter_takes() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False), nn.Flatten(), nn.LazyLinear(5)
+    ).eval()
+    net(BATCHES[0])
+    adapter = Adapter(net, "slr", freeze="none", statistics="running", normalize=NORMALIZE)
+    adapter.fit(images(24), 2, batch_size=8)
+    torch.testing.assert_close(
+        adapter.export()(BATCHES[0]), adapter.predict(BATCHES[0]), rtol=1e-5, atol=1e-5
+    )
+
+
 def test_a_network_with_biased_convolutions_and_no_norms_stays_stock() -> None:
     torch.manual_seed(0)
     adapter = Adapter(models.alexnet(num_classes=6), "slr", lr=0.01)

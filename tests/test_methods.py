@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from acclimate import METHODS, Method
@@ -77,6 +78,7 @@ def test_every_hyperparameter_can_be_overridden_and_no_other() -> None:
     assert (changed.lr, changed.kappa, changed.betas) == (0.1, 0.0, (0.8, 0.9))
     with pytest.raises(OptionError, match=r"unknown option 'learning_rate'.*'lr'.*'pseudo_count'"):
         METHODS["slr"].override({"learning_rate": 0.1})
+    assert type(METHODS["slr"].override({"lr": np.float32(0.5)}).lr) is float
     with pytest.raises(OptionError, match="unknown option 'name'"):
         METHODS["slr"].override({"name": "mine"})
 

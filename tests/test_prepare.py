@@ -30,6 +30,18 @@ class MyRmsNorm(Rms):
     pass
 
 
+class GammaNorm(nn.Module):
+    """A norm whose parameters have other names and more dimensions."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(1, channels, 1, 1))
+        self.beta = nn.Parameter(torch.zeros(1, channels, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma + self.beta
+
+
 def around(norm: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.Flatten(), nn.LazyLinear(5))
 
@@ -50,6 +62,7 @@ FAMILIES = {
     "timm filter response": timm.layers.FilterResponseNormTlu2d(8),
     "timm simple": timm.layers.SimpleNorm2d(8),
     "own": MyRmsNorm(8),
+    "own with other names": GammaNorm(8),
 }
 
 
@@ -58,7 +71,11 @@ def test_affine_parameters_of_every_family_adapt(family: str) -> None:
     net = around(FAMILIES[family])
     net(images(2, size=8))
     prepared = prepare(net, freeze="none")
-    expected = [f"1.{name}" for name, _ in FAMILIES[family].named_parameters() if name in ("weight", "bias")]
+    expected = [
+        f"1.{name}"
+        for name, _ in FAMILIES[family].named_parameters()
+        if name in ("weight", "bias", "gamma", "beta")
+    ]
     assert list(prepared.parameters) == expected != []
     assert all(p.requires_grad for p in prepared.parameters.values())
     others = [p for n, p in prepared.model.named_parameters() if n not in prepared.parameters]
@@ -105,11 +122,34 @@ def test_dropout_and_stochastic_depth_are_off() -> None:
         nn.Flatten(),
         nn.Linear(288, 3),
     ).train()
-    net.bn_with_dropout = None
     prepared = prepare(net, freeze="none")
     x = images(8, size=8)
     assert torch.equal(prepared.model(x), prepared.model(x))
     assert [name for name, module in prepared.model.named_modules() if module.training] == ["1"]
+
+
+def test_a_dropout_inside_a_norm_is_off_too() -> None:
+    norm = timm.layers.BatchNormAct2d(8, drop_layer=nn.Dropout)
+    prepared = prepare(nn.Sequential(nn.Conv2d(3, 8, 3), norm).train(), freeze="none")
+    x = images(8, size=8)
+    assert torch.equal(prepared.model(x), prepared.model(x))
+    assert [name for name, module in prepared.model.named_modules() if module.training] == ["1"]
+
+
+def test_a_parameter_of_two_norms_adapts_once_and_is_frozen_if_one_of_them_is() -> None:
+    net = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+    net[2].weight = net[0].weight
+    assert list(prepare(net, freeze="none").parameters) == ["0.weight", "0.bias", "2.bias"]
+    assert list(prepare(net, freeze="2").parameters) == ["0.bias"]
+
+
+def test_attributes_that_deepcopy_refuses_are_copied_all_the_same() -> None:
+    net = resnet()
+    net.cache = {"bias": net.linear.weight * 2}
+    net.recent = [net.linear.weight * 3]
+    prepared = prepare(net)
+    assert not prepared.model.cache["bias"].requires_grad
+    assert torch.equal(prepared.model.recent[0], net.recent[0])
 
 
 # Freezing -------------------------------------------------------------------------------------------
@@ -268,6 +308,11 @@ def test_the_preflight_explains_itself() -> None:
     assert "identity affines were added to '0', '2.0', '2.2', '5'" in " ".join(
         prepare(plain_network(), freeze="none").notes
     )
+
+
+def test_a_network_in_which_nothing_adapts_is_a_caution() -> None:
+    layer_norms = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    assert "nothing of Sequential adapts" in prepare(layer_norms, parameters=False).cautions[0]
 
 
 def test_half_precision_parameters_are_a_caution() -> None:

@@ -61,7 +61,7 @@ def test_a_class_that_lost_all_its_samples_attracts_none() -> None:
         assert centroid_labels(features, confidences, label_set).tolist() == [0, 0, 1, 1, 0]
 
 
-def test_scale_of_confidences_per_class_does_not_matter_but_length_of_features_does() -> None:
+def test_the_length_of_a_feature_counts() -> None:
     # the appended 1 makes the norm of a feature count
     near, far = torch.tensor([[0.1, 0.0]]), torch.tensor([[10.0, 0.0]])
     features = torch.cat([near, near, far, far])

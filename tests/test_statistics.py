@@ -115,7 +115,7 @@ def test_single_images_work(policy: str) -> None:
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(4)
     )
     prepared = prepare(model, statistics=policy, freeze="none")
-    assert not prepared.statistics.uses_batch
+    assert prepared.statistics.single is None
     with prepared.statistics.updating():
         out = prepared.model(images(1))
     assert out.isfinite().all()
@@ -140,11 +140,28 @@ def test_a_layer_that_is_used_twice_can_go_backward() -> None:
 
 
 def test_which_policies_need_more_than_one_image() -> None:
-    assert prepare(resnet()).statistics.uses_batch
+    assert 'statistics="running"' in (prepare(resnet()).statistics.single or "")
     layer_norm = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.LayerNorm(4))
-    assert not prepare(layer_norm, freeze="none").statistics.uses_batch
+    assert prepare(layer_norm, freeze="none").statistics.single is None
     untracked = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
-    assert prepare(untracked, freeze="none", statistics="source").statistics.uses_batch
+    assert "without running" in (
+        prepare(untracked, freeze="none", statistics="running").statistics.single or ""
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_was_held_can_be_put_back(policy: str) -> None:
+    prepared = prepare(resnet(), statistics=policy)
+    for seed in range(3):
+        before, steps = state(prepared.model), prepared.statistics.steps
+        undo = prepared.statistics.hold()
+        with prepared.statistics.updating():
+            prepared.model(images(seed=seed))
+        undo()
+        assert same(before, state(prepared.model))
+        assert prepared.statistics.steps == steps
+        with prepared.statistics.updating():
+            prepared.model(images(seed=seed))
 
 
 def test_detached_layers_are_as_they_were_found() -> None:

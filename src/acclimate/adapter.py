@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +14,16 @@ from torch import Tensor, nn
 
 from acclimate.batches import Batches, in_order
 from acclimate.delta import check_source, digests, read_delta, write_delta
-from acclimate.diversity import ClassDistribution
 from acclimate.engine import Engine
 from acclimate.errors import AcclimateWarning, DeltaError, InputError, OptionError
 from acclimate.export import export_module
+from acclimate.interrupts import uninterrupted
 from acclimate.methods import Method, parse_method
 from acclimate.objectives import External
-from acclimate.prepare import unwrapped
+from acclimate.options import make_options
+from acclimate.prepare import checked_model
 from acclimate.progress import progress_bar
-from acclimate.types import AdaptationResult, Batch, History, Options
+from acclimate.types import AdaptationResult, Batch, History
 
 __all__ = ["Adapter", "adapt"]
 
@@ -31,10 +33,19 @@ class _Fit:
     """Where a call of `fit` stands; kept when it is interrupted, and saved with the rest."""
 
     epochs: int
+    batches: int
+    images: int | None
+    shuffle: bool
     length: int
+    """Batches of an epoch; fewer than announced where a short last one was merged."""
     epoch: int = 0
     batch: int = 0
-    seed: int = 0
+    seed: int | None = None
+    """Of this epoch's order, once it is drawn."""
+
+    def is_same(self, other: _Fit) -> bool:
+        names = ("epochs", "batches", "images", "shuffle")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 class Adapter:
@@ -92,12 +103,12 @@ class Adapter:
     ) -> None:
         if input_transform:
             overrides["input_transform"] = True
-        self.method = parse_method(method).override(overrides)
-        self._options = Options(
-            normalize=None if normalize is None else _mean_and_std(normalize),
-            freeze=freeze if isinstance(freeze, str) else tuple(freeze),
-            classes=None if classes is None else tuple(int(c) for c in classes),
-            prior=None if prior is None else _checked_prior(prior, classes),
+        self.method = parse_method(method).override(overrides, also=_keywords())
+        self._options = make_options(
+            normalize=normalize,
+            freeze=freeze,
+            classes=classes,
+            prior=prior,
             statistics=statistics,
             episodic=episodic,
             features=features,
@@ -154,7 +165,16 @@ class Adapter:
             )
         if self._options.episodic:
             self.reset()
-        return self._engine.update(Batch(images), position=self.step, total=self._options.steps)
+        if self._calls == self._options.steps:
+            warnings.warn(
+                f"all of the {self._calls} calls that steps= announced were made: the schedule has ended",
+                AcclimateWarning,
+                stacklevel=2,
+            )
+        with uninterrupted():
+            logits = self._engine.update(Batch(images), position=self._calls, total=self._options.steps)
+            self._calls += 1
+        return logits
 
     def fit(
         self,
@@ -179,30 +199,53 @@ class Adapter:
             on_epoch: called after every epoch.
 
         Interrupted at any point, or loaded from a file that `on_step` or `on_epoch` saved, the same call
-        goes on where it stood. Returns the history of every step since the last reset.
+        with the same data goes on where it stood, to the same numbers. Ctrl-C waits for the end of a step.
+        Returns the history of every step since the last reset.
         """
         if self._options.episodic:
             raise OptionError("episodic=True starts again with every batch, so that there is nothing to fit")
+        if epochs < 1:
+            raise OptionError(f"epochs must be at least 1, got {epochs}")
         batches = Batches(data, batch_size, shuffle=shuffle)
-        run = self._begin(epochs, len(batches))
-        if not self.adapting:
-            self._fit = None
-            return self.history  # nothing to learn from going through the images
-        total = run.epochs * run.length
-        with progress_bar(total, progress) as show:
+        if not self.adapting:  # there is nothing to learn from going through the images
+            for _ in range(epochs if on_epoch is not None else 0):
+                on_epoch(self)  # type: ignore[misc]
+            return self.history
+        before = self._generator.get_state()
+        run = self._begin(epochs, batches)
+        try:
+            self._run(run, batches, progress, on_step, on_epoch)
+        except BaseException:
+            if run.epoch == run.batch == 0:  # nothing was done yet, so that there is nothing to go on with
+                self._fit = None
+                self._generator.set_state(before)
+            raise
+        self._fit = None
+        return self.history
+
+    def _run(
+        self,
+        run: _Fit,
+        batches: Batches,
+        progress: bool | None,
+        on_step: Callable[[Adapter], None] | None,
+        on_epoch: Callable[[Adapter], None] | None,
+    ) -> None:
+        with progress_bar(run.epochs * run.length, progress) as show:
             while run.epoch < run.epochs:
                 for batch in self._remaining(run, batches):
-                    position = run.epoch * run.length + run.batch
-                    self._engine.update(batch, position=position, total=total, epoch=run.epoch + 1)
-                    run.batch += 1
+                    position, total = run.epoch * run.length + run.batch, run.epochs * run.length
+                    with uninterrupted():
+                        self._engine.update(batch, position=position, total=total, epoch=run.epoch + 1)
+                        run.batch += 1
                     show(position + 1, self.history)
                     if on_step is not None:
                         on_step(self)
-                run.epoch, run.batch = run.epoch + 1, 0
+                if run.batch == 0:
+                    raise InputError("the data gave no batch when they were gone through again")
+                run.epoch, run.batch, run.length, run.seed = run.epoch + 1, 0, run.batch, None
                 if on_epoch is not None:
                     on_epoch(self)
-        self._fit = None
-        return self.history
 
     def predict(self, data: Any, *, batch_size: int | None = None) -> Tensor:
         """Logits without an update, in the order of the data.
@@ -222,14 +265,16 @@ class Adapter:
         """Back to the source model, bit for bit: weights, statistics, optimiser, schedule, p_t, step, RNG."""
         self._engine.reset()
         self._generator.manual_seed(self._options.seed)
+        self._calls = 0
         self._fit = None
 
     def export(self) -> nn.Module:
         """A plain module in evaluation mode that needs no acclimate.
 
         The target's statistics are baked into the norms. It loads into its stock class with
-        ``strict=True`` unless an input transformation or new affines are part of it. It has all outputs
-        of the network, whatever ``classes`` says.
+        ``strict=True`` and takes what the source model took, normalised images; unless an input
+        transformation or affines that cannot be folded are part of it: then it takes what the adapter
+        takes, pixels if ``normalize`` was given. It has all outputs, whatever ``classes`` says.
         """
         with torch.inference_mode(False):
             return export_module(self._engine.network, self._engine.prepared)
@@ -241,6 +286,7 @@ class Adapter:
             "options": dataclasses.asdict(self._options),
             "external": self._external is not None,
             "source": self._engine.source_digests(),
+            "calls": self._calls,
             "fit": None if self._fit is None else dataclasses.asdict(self._fit),
         }
         write_delta(path, {**self._engine.state(), "generator": self._generator.get_state()}, document)
@@ -258,17 +304,19 @@ class Adapter:
         tensors, document = read_delta(path)
         try:
             method = Method(**{**document["method"], "betas": tuple(document["method"]["betas"])})
-            options, fit = dict(document["options"]), document["fit"]
+            options, fit, calls = dict(document["options"]), document["fit"], int(document["calls"])
             source, external = document["source"], document["external"]
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise DeltaError(f"{os.fspath(path)} lacks what this acclimate needs: {error}") from error
         if external and objective is None:
             raise DeltaError("this delta was made with an objective of its own: give it again by objective=")
-        check_source(source, digests(unwrapped(model).state_dict()))
+        check_source(source, digests(checked_model(model).state_dict()))
         adapter = cls(model, method, objective=objective, device=device, **options)
         try:
-            adapter._engine.restore(tensors)
+            with torch.inference_mode(False):
+                adapter._engine.restore({name: tensor.clone() for name, tensor in tensors.items()})
             adapter._generator.set_state(tensors["generator"])
+            adapter._calls = calls
             adapter._fit = None if fit is None else _Fit(**fit)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DeltaError(f"{os.fspath(path)} is damaged: {error}") from error
@@ -279,18 +327,28 @@ class Adapter:
         tensors = len(self.adapting)
         return f"Adapter({name}, method={self.method.name!r}, step={self.step}, {tensors} tensors adapt)"
 
-    def _begin(self, epochs: int, length: int) -> _Fit:
+    def _begin(self, epochs: int, batches: Batches) -> _Fit:
         """A new run of `fit`, or the interrupted one that this call goes on with."""
-        if epochs < 1:
-            raise OptionError(f"epochs must be at least 1, got {epochs}")
-        run = self._fit = self._fit or _Fit(epochs, length)
-        if (run.epochs, run.length) != (epochs, length):
-            raise OptionError(
-                f"a fit of {run.epochs} epochs of {run.length} batches stands at epoch {run.epoch + 1}, "
-                f"batch {run.batch}, but this one has {epochs} epochs of {length}: call it as before to go "
-                "on, or reset() to start again"
+        images = None if batches.order is None else len(batches.order)
+        asked = _Fit(epochs, len(batches), images, batches.shuffle, length=len(batches))
+        held = self._fit
+        if held is None or (held.epoch == held.epochs and not held.is_same(asked)):
+            self._engine.forget_labels()
+            self._fit = asked
+            return asked
+        if held.epoch == held.epochs:
+            warnings.warn(
+                "this fit was complete when it was saved; call reset() to start it again",
+                AcclimateWarning,
+                stacklevel=3,
             )
-        return run
+        if not held.is_same(asked):
+            raise OptionError(
+                f"a fit of {held.epochs} epochs of {held.batches} batches stands at epoch {held.epoch + 1}, "
+                f"batch {held.batch}, and this is another one ({epochs} epochs of {len(batches)} batches): "
+                "call it as before to go on, or reset() to start again"
+            )
+        return held
 
     def _remaining(self, run: _Fit, batches: Batches) -> Iterator[Batch]:
         """The batches of an epoch that are still to come."""
@@ -300,8 +358,9 @@ class Adapter:
                 "centroid labels need to know which image is which: give images, a map-style data set, "
                 "a loader of one, or a list of batches"
             )
-        if run.batch == 0:
+        if run.seed is None:
             run.seed = int(torch.randint(2**62, (), generator=self._generator))
+        if run.batch == 0:
             self._engine.prepared.statistics.restart()
             if labels and run.epoch > 0:
                 self._engine.label(batches.epoch(run.seed))
@@ -315,35 +374,27 @@ def adapt(
     *,
     epochs: int = 5,
     batch_size: int = 64,
+    shuffle: bool = True,
+    progress: bool | None = None,
     **options: Any,
 ) -> AdaptationResult[Adapter]:
     """Adapt a model to unlabelled images and predict them: `Adapter`, `fit` and `predict` in one call.
 
-    ``options`` are those of `Adapter`.
+    ``options`` are those of `Adapter`; the rest are those of `Adapter.fit`.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
     >>> adapt(net, torch.rand(100, 3, 8, 8), epochs=2).predictions.shape
     torch.Size([100])
     """
     adapter = Adapter(model, method, **options)
-    history = adapter.fit(data, epochs, batch_size=batch_size)
+    history = adapter.fit(data, epochs, batch_size=batch_size, shuffle=shuffle, progress=progress)
     logits = adapter.predict(data, batch_size=batch_size)
     assert adapter.classes is not None
     predictions = torch.tensor(adapter.classes)[logits.argmax(1).cpu()]
     return AdaptationResult(adapter, history, logits, predictions)
 
 
-def _mean_and_std(normalize: object) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    try:
-        mean, std = normalize  # type: ignore[misc]
-        return tuple(float(v) for v in mean), tuple(float(v) for v in std)  # type: ignore[has-type]
-    except (TypeError, ValueError) as error:
-        raise OptionError(
-            f"normalize must be (mean, std), two sequences of numbers, got {normalize!r}"
-        ) from error
-
-
-def _checked_prior(prior: Sequence[float] | Tensor, classes: Sequence[int] | None) -> tuple[float, ...]:
-    """The prior as numbers, refused at once where it can never fit."""
-    ClassDistribution(len(prior) if classes is None else len(classes), target=prior)
-    return tuple(float(p) for p in prior)
+def _keywords() -> list[str]:
+    """What an `Adapter` takes beside the fields of `Method`."""
+    parameters = inspect.signature(Adapter.__init__).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]

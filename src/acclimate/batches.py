@@ -7,20 +7,28 @@ merged into the one before it. Whatever comes beside the images is ignored: labe
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from acclimate.errors import InputError, OptionError
+from acclimate.images import images_of
 from acclimate.types import Batch
 
-__all__ = ["Batches", "checked_images", "images_of", "in_order"]
+__all__ = ["Batches", "in_order"]
 
-IMAGE_KEYS: Final = ("images", "image", "pixel_values", "img", "inputs", "input", "x")
+Plan = list[list[int]]
+"""The positions of the images of every batch of an epoch."""
 
 
 class Batches:
@@ -36,171 +44,102 @@ class Batches:
     def __init__(self, data: Any, batch_size: int = 64, *, shuffle: bool = True) -> None:
         if batch_size < 1:
             raise OptionError(f"batch_size must be at least 1, got {batch_size}")
-        self._shuffle = shuffle
-        self._items: Any = None
-        self._positions: list[int] | None = None
-        self._fixed: list[list[int]] | None = None
-        self._loader: DataLoader[Any] | None = None
-        if isinstance(data, DataLoader):
-            self._from_loader(data)
-        elif isinstance(data, Tensor):
-            self._items, self._batch_size = _Rows([data]), batch_size
-        elif isinstance(data, Dataset) and not isinstance(data, IterableDataset) and isinstance(data, Sized):
-            self._from_loader(DataLoader(data, batch_size))
+        self.shuffle = shuffle
+        self.order: Tensor | None = None
+        """The index of every image in the user's order, or nothing where images have no index."""
+        self._batch_size = batch_size
+        self._compose: Callable[[int], Plan] | None = None
+        self._fetch: Callable[[Plan, int], Iterator[Tensor]] | None = None
+        if isinstance(data, Tensor):
+            self._from_parts([data])
         elif isinstance(data, (list, tuple)) and data:
-            self._from_parts([images_of(part) for part in data])
+            parts = [images_of(part) for part in data]
+            self._batch_size = len(parts[0])
+            self._from_parts(parts)
+        elif _is_map_style(data):
+            self._from_loader(DataLoader(data, batch_size))
+        elif isinstance(data, DataLoader) and _can_be_reordered(data):
+            self._from_loader(data)
         else:
             self._from_iterable(data)
         if len(self) == 0:
             raise InputError("there are no images in the data")
 
-    @property
-    def order(self) -> Tensor | None:
-        """The index of every image in the user's order, or nothing where images have no index."""
-        if self._items is None:
-            return None
-        return torch.arange(len(self._items)) if self._positions is None else torch.tensor(self._positions)
-
     def __len__(self) -> int:
-        """Batches in an epoch; one too many where a short last batch of unknown length gets merged."""
-        if self._items is None:
-            return len(self._iterable)
-        return len(self._plan(seed=0))
+        """Batches in an epoch; one too many where a short last batch of unknown size gets merged."""
+        return len(self._iterable) if self._fetch is None else len(self._plan(seed=0))
 
     def epoch(self, seed: int, *, start: int = 0) -> Iterator[Batch]:
         """All batches in the order of ``seed``, from batch ``start`` on."""
-        if self._items is None:
+        if self._fetch is None:
             parts = (Batch(images_of(part)) for part in self._iterable)
             for number, batch in enumerate(_merge_short_last(parts)):
                 if number >= start:
                     yield batch
             return
         plan = self._plan(seed)[start:]
-        if self._loader is None:
-            assert isinstance(self._items, _Rows)
-            for rows in plan:
-                yield Batch(self._items.gather(rows), torch.tensor(rows))
-            return
-        for rows, part in zip(plan, _reordered(self._loader, plan, seed), strict=True):
-            yield Batch(images_of(part), torch.tensor(rows))
+        for rows, images in zip(plan, self._fetch(plan, seed), strict=True):
+            yield Batch(images, torch.tensor(rows))
 
-    def _from_loader(self, loader: DataLoader[Any]) -> None:
-        by_position = not isinstance(loader.dataset, IterableDataset) and loader.batch_sampler is not None
-        if not by_position:
-            self._from_iterable(loader)
-            return
-        self._loader = loader
-        self._items = loader.dataset
-        sampler = getattr(loader.batch_sampler, "sampler", None)
-        if loader.batch_size is None or sampler is None:
-            # The user composes the batches: they are taken as they are.
-            self._fixed = [list(rows) for rows in loader.batch_sampler or ()]
-            self._positions = [row for rows in self._fixed for row in rows]
-            return
-        self._batch_size = loader.batch_size
-        plain = isinstance(sampler, (SequentialSampler, RandomSampler))
-        self._positions = None if plain else list(sampler)
+    def _plan(self, seed: int) -> Plan:
+        if self._compose is not None:
+            return _merged(self._compose(seed))
+        assert self.order is not None
+        order = self.order
+        if self.shuffle:
+            order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))]
+        return _merged([part.tolist() for part in torch.split(order, self._batch_size)]) if len(order) else []
 
     def _from_parts(self, parts: list[Tensor]) -> None:
-        if parts[0].ndim == 3 and len(parts[0]) <= 4:
+        if len(parts) > 1 and parts[0].ndim == 3 and len(parts[0]) <= 4:
             raise InputError(
                 f"a list must hold batches (N, C, H, W), got one of the shape {tuple(parts[0].shape)}: "
                 "put single images together by torch.stack"
             )
-        self._items, self._batch_size = _Rows(parts), len(parts[0])
-        if not self._shuffle:
-            ends = torch.tensor([len(part) for part in parts]).cumsum(0).tolist()
-            self._fixed = _merged(
-                [list(range(end - len(part), end)) for end, part in zip(ends, parts, strict=True)]
-            )
+        shapes = {tuple(part.shape[1:]) for part in parts}
+        if len(shapes) > 1:
+            raise InputError(f"the batches of a list must hold images of one size, got {sorted(shapes)}")
+        rows = [(part, row) for part in parts for row in range(len(part))]
+        self.order = torch.arange(len(rows))
+        if len(parts) > 1 and not self.shuffle:
+            sizes = [len(part) for part in parts]
+            self._compose = lambda _: [part.tolist() for part in torch.split(torch.arange(len(rows)), sizes)]
+
+        def gather(positions: list[int]) -> Tensor:
+            if len(parts) == 1:
+                return parts[0][torch.tensor(positions, device=parts[0].device)]
+            return torch.stack([part[row] for part, row in (rows[i] for i in positions)])
+
+        self._fetch = lambda plan, _: (gather(positions) for positions in plan)
+
+    def _from_loader(self, loader: DataLoader[Any]) -> None:
+        self._fetch = lambda plan, seed: map(images_of, _reordered(loader, plan, seed))
+        if loader.batch_size is None:
+            # The user composes the batches; a sampler that draws at random draws anew in every epoch.
+            self._compose = lambda seed: [list(rows) for rows in _drawn(loader.batch_sampler, seed)]
+            flat = [[i for rows in self._compose(seed) for i in rows] for seed in (0, 1)]
+            self.order = torch.tensor(flat[0] if flat[0] == flat[1] else sorted(set(flat[0])))
+            return
+        self._batch_size = loader.batch_size
+        if _covers_all(loader.sampler, loader.dataset):
+            self.order = torch.arange(len(loader.dataset))  # type: ignore[arg-type]
+            return
+        draws = [_drawn(loader.sampler, seed) for seed in (0, 1)]
+        # Where the sampler has no order of its own, results come in that of the data set.
+        self.order = torch.tensor(draws[0] if draws[0] == draws[1] else sorted(draws[0]))
 
     def _from_iterable(self, data: Any) -> None:
-        if not isinstance(data, Iterable) or not isinstance(data, Sized):
+        try:
+            len(data)
+            again = isinstance(data, Iterable) and iter(data) is not data
+        except TypeError:
+            again = False
+        if not again:
             raise InputError(
                 "the data must be images, a data set, a loader or another iterable that has a length and "
-                f"can be iterated again, got {type(data).__name__}: a generator becomes one by list(...)"
+                f"can be iterated again, got {type(data).__name__}: an iterator becomes one by list(...)"
             )
         self._iterable: Any = data
-
-    def _plan(self, seed: int) -> list[list[int]]:
-        """The rows of every batch."""
-        if self._fixed is not None:
-            return self._fixed
-        order = list(range(len(self._items))) if self._positions is None else self._positions
-        if self._shuffle:
-            generator = torch.Generator().manual_seed(seed)
-            order = [order[i] for i in torch.randperm(len(order), generator=generator).tolist()]
-        return _merged([order[i : i + self._batch_size] for i in range(0, len(order), self._batch_size)])
-
-
-def _merged(plan: list[list[int]]) -> list[list[int]]:
-    """A short last batch goes into the one before it."""
-    if len(plan) > 1 and len(plan[-1]) < len(plan[-2]):
-        return [*plan[:-2], plan[-2] + plan[-1]]
-    return plan
-
-
-class _Rows:
-    """Single images out of a list of batches, without putting the batches together."""
-
-    def __init__(self, parts: Sequence[Tensor]) -> None:
-        self._parts = parts
-        self._rows = [(part, row) for part, images in enumerate(parts) for row in range(len(images))]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def gather(self, positions: Sequence[int]) -> Tensor:
-        if len(self._parts) == 1:
-            return self._parts[0][torch.tensor(positions, device=self._parts[0].device)]
-        return torch.stack([self._parts[part][row] for part, row in (self._rows[i] for i in positions)])
-
-
-def images_of(part: Any) -> Tensor:
-    """The images in what a loader gives: a tensor, the first of a tuple, or a dict's image entry."""
-    if isinstance(part, Batch):
-        part = part.images
-    elif isinstance(part, Mapping):
-        key = next((key for key in IMAGE_KEYS if key in part), None)
-        if key is None:
-            raise InputError(f"a batch that is a dict needs one of the keys {IMAGE_KEYS}, got {list(part)}")
-        part = part[key]
-    elif isinstance(part, (tuple, list)) and part:
-        part = part[0]
-    if not isinstance(part, Tensor) or part.ndim < 2:
-        got = f"shape {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
-        raise InputError(f"a batch must be a tensor of images, or hold one first or by name, got {got}")
-    return part
-
-
-def checked_images(images: Tensor, device: torch.device, dtype: torch.dtype, *, single: bool) -> Tensor:
-    """Images on a device that can take part in a backward pass, or a clear error.
-
-    ``single`` says whether the network can normalise a batch of one image.
-    """
-    if not isinstance(images, Tensor) or not images.is_floating_point():
-        got = str(images.dtype) if isinstance(images, Tensor) else type(images).__name__
-        raise InputError(
-            f"images must be a tensor of floating-point numbers, got {got}: "
-            "bytes become pixels in [0, 1] by images.float() / 255"
-        )
-    if images.ndim < 2 or len(images) == 0:
-        raise InputError(f"images must be a batch (N, C, H, W), got the shape {tuple(images.shape)}")
-    if len(images) == 1 and not single:
-        raise InputError(
-            "a batch of one image has no batch statistics: give more images at once, or choose "
-            'statistics="running" or statistics="blend", which work with single images'
-        )
-    with torch.inference_mode(False), torch.no_grad():
-        images = images.clone() if images.is_inference() else images.detach()
-        images = images.to(device, dtype)
-        # a sum is not finite if one pixel is not, and needs no memory
-        if not math.isfinite(
-            images.sum(dtype=torch.float64 if dtype == torch.float64 else torch.float32).item()
-        ):
-            bad = (~torch.isfinite(images.flatten(1)).all(1)).nonzero().flatten().tolist()
-            raise InputError(f"the images at positions {bad} of the batch hold NaN or infinite pixels")
-    return images
 
 
 def in_order(parts: Sequence[tuple[Tensor, Tensor | None]], order: Tensor | None) -> Tensor:
@@ -209,12 +148,22 @@ def in_order(parts: Sequence[tuple[Tensor, Tensor | None]], order: Tensor | None
     if order is None:
         return rows
     index = torch.cat([index for _, index in parts if index is not None])
-    where = torch.empty(int(index.max()) + 1, dtype=torch.long)
+    where = torch.full((int(max(index.max(), order.max())) + 1,), -1)
     where[index] = torch.arange(len(index))
+    if (where[order] < 0).any():
+        order = index.sort().values  # a sampler drew other images this time: those, in the data set's order
     return rows[where[order]]
 
 
+def _merged(plan: Plan) -> Plan:
+    """A short last batch goes into the one before it."""
+    if len(plan) > 1 and len(plan[-1]) < len(plan[-2]):
+        return [*plan[:-2], plan[-2] + plan[-1]]
+    return plan
+
+
 def _merge_short_last(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The same for batches that come one by one."""
     previous: Batch | None = None
     last: Batch | None = None
     for batch in batches:
@@ -227,9 +176,35 @@ def _merge_short_last(batches: Iterable[Batch]) -> Iterator[Batch]:
     yield from (batch for batch in (previous, last) if batch is not None)
 
 
-def _reordered(loader: DataLoader[Any], plan: list[list[int]], seed: int) -> Iterator[Any]:
+def _is_map_style(data: Any) -> bool:
+    if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        return False
+    return isinstance(data, Dataset) or not isinstance(data, Iterable)
+
+
+def _can_be_reordered(loader: DataLoader[Any]) -> bool:
+    """Whether a loader does no more than its parts say: a subclass may change what it gives."""
+    own = type(loader).__iter__ is DataLoader.__iter__ and not isinstance(loader.dataset, IterableDataset)
+    batches = loader.batch_sampler
+    return own and batches is not None and (loader.batch_size is None or type(batches) is BatchSampler)
+
+
+def _covers_all(sampler: Any, dataset: Any) -> bool:
+    """Whether a sampler goes through the whole data set, in turn or in a random order."""
+    if isinstance(sampler, RandomSampler):
+        return not sampler.replacement and sampler.num_samples == len(dataset)
+    return isinstance(sampler, SequentialSampler)
+
+
+def _drawn(sampler: Any, seed: int) -> list[Any]:
+    """What a sampler gives, drawn from a seed and without touching torch's global generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return list(sampler)
+
+
+def _reordered(loader: DataLoader[Any], plan: Plan, seed: int) -> Iterator[Any]:
     """The user's loader with our order: same data set, workers and collation."""
-    generator = torch.Generator().manual_seed(seed)
     again: DataLoader[Any] = DataLoader(
         loader.dataset,
         batch_sampler=plan,
@@ -240,6 +215,6 @@ def _reordered(loader: DataLoader[Any], plan: list[list[int]], seed: int) -> Ite
         worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
         prefetch_factor=loader.prefetch_factor,
-        generator=generator,
+        generator=torch.Generator().manual_seed(seed),
     )
     return iter(again)

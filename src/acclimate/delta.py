@@ -73,10 +73,12 @@ def read_delta(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
     return tensors, document
 
 
-def digests(state: Mapping[str, Tensor]) -> dict[str, str]:
+def digests(state: Mapping[str, Any]) -> dict[str, str]:
     """A digest of every tensor of a state dict: type, shape and bytes."""
     found = {}
     for name, tensor in sorted(state.items()):
+        if not isinstance(tensor, Tensor):
+            continue  # the extra state of a module
         data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         head = f"{tensor.dtype} {tuple(tensor.shape)} ".encode()
         found[name] = hashlib.sha256(head + data.tobytes()).hexdigest()[:16]

@@ -49,9 +49,10 @@ class ClassDistribution(nn.Module):
         self.register_buffer("p", self.target.clone())
 
     def forward(self, logits: Tensor) -> Tensor:
-        if logits.ndim != 2 or logits.shape[1] != len(self.target):
+        if logits.ndim != 2 or logits.shape[1] != len(self.target) or not len(logits):
             raise InputError(
-                f"logits must have the shape (samples, {len(self.target)}), got {tuple(logits.shape)}"
+                f"logits must have the shape (samples, {len(self.target)}) and at least one sample, "
+                f"got {tuple(logits.shape)}"
             )
         logits = logits.to(self.p.dtype)
         p = self.kappa * self.p + (1 - self.kappa) * logits.softmax(1).mean(0)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
-from acclimate.batches import checked_images
 from acclimate.delta import digests
-from acclimate.errors import DivergenceError, OptionError
+from acclimate.errors import DivergenceError, ModelError, OptionError
+from acclimate.images import checked_images
 from acclimate.input_transform import InputTransformation
 from acclimate.methods import Method
 from acclimate.network import Network, Normalization
 from acclimate.objectives import External, Objective
 from acclimate.optimization import learning_rate, make_optimizer, optimizer_state, restore_optimizer
-from acclimate.prepare import model_info, normalization_mismatch, prepare
+from acclimate.options import Options
+from acclimate.prepare import floating_like, model_info, normalization_mismatch, prepare
 from acclimate.pseudo_labels import centroid_labels
-from acclimate.types import Batch, History, Options
+from acclimate.types import Batch, History
 
 __all__ = ["Engine"]
 
@@ -47,16 +49,21 @@ class Engine:
             momentum=method.statistics_momentum,
             pseudo_count=method.pseudo_count,
             device=device,
+            needed=not method.input_transform,
         )
-        like: Tensor = next(self.prepared.model.parameters(), nn.Parameter(torch.zeros(())))
+        like = floating_like(self.prepared.model)
         self.device, self._dtype = like.device, like.dtype
         self.network = self._make_network()
         mismatch = options.normalize and normalization_mismatch(model_info(model), *options.normalize)
         self.cautions = (*self.prepared.cautions, mismatch) if mismatch else self.prepared.cautions
-        learns = method.has_loss or external is not None
         moved = self._parameters()
-        self._optimizer = make_optimizer(method, moved) if learns and moved else None
+        if external is not None and not moved:
+            raise OptionError(f"{method.name!r} adapts no parameters, so that objective= has nothing to move")
+        if moved and not (method.has_loss or external is not None):
+            raise OptionError(f"{method.name!r} has no loss that could move the parameters it adapts")
+        self._optimizer = make_optimizer(method, moved) if moved else None
         self.objective: Objective | None = None
+        self._digests: dict[str, str] | None = None
         self._snapshot = {name: tensor.detach().clone() for name, tensor in self.changing().items()}
         self.reset()
 
@@ -71,7 +78,7 @@ class Engine:
                     "for a network that takes pixels in [0, 1], give mean 0 and std 1"
                 )
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(options.seed)
+                torch.default_generator.manual_seed(options.seed)
                 transform = InputTransformation(len(normalization.mean), method.width, method.depth)
             transform.to(self.device, self._dtype)
         if normalization is not None:
@@ -85,25 +92,34 @@ class Engine:
         )
 
     def update(self, batch: Batch, *, position: int, total: int | None, epoch: int = 0) -> Tensor:
-        """Predict, then adapt, as step ``position`` of ``total``: the logits are from before the update."""
-        if not (self.method.adapts_statistics or self.method.adapts_parameters):
+        """Predict, then adapt, as step ``position`` of ``total``: the logits are from before the update.
+
+        Whatever goes wrong before the optimiser's step leaves everything as it was.
+        """
+        if not self.changing():
             return self.forward(batch.images)
         images = self._checked(batch.images)
-        lr = learning_rate(self.method, position, total)
         # The caller may be in no_grad or inference mode: adaptation has a mode of its own.
         with torch.inference_mode(False), torch.set_grad_enabled(self._optimizer is not None):
-            with self.prepared.statistics.updating():
-                logits: Tensor = self.network(images)
-            objective = self._objective_for(logits)
-            loss: Tensor = objective(logits, batch.index)
-            if self._optimizer is not None:
-                self._optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-            self._record(logits.detach(), loss.detach(), objective, epoch, lr)
+            undo = self._hold()
+            try:
+                with self.prepared.statistics.updating():
+                    logits: Tensor = self.network(images)
+                loss = self._loss(logits, batch.index)
+                if self._optimizer is not None:
+                    self._optimizer.zero_grad(set_to_none=True)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                measured = self._measured(logits.detach(), loss.detach())
+            except BaseException:
+                undo()
+                raise
+            lr = learning_rate(self.method, position, total)
             if self._optimizer is not None:
                 self._optimizer.param_groups[0]["lr"] = lr
                 self._optimizer.step()
         self.step += 1
+        for values, value in zip(vars(self.history).values(), (*measured, lr, epoch), strict=True):
+            values.append(value)
         return logits.detach()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -116,11 +132,18 @@ class Engine:
     def label(self, batches: Iterable[Batch]) -> None:
         """Give every sample SHOT's centroid label, by a pass over all of them."""
         confidences, index = [], []
+        waiting = iter(batches)
+        first = next(waiting)
+        self.forward(
+            first.images
+        )  # after which the network knows its outputs, by which it finds the classifier
         with self.network.features() as features:
-            for batch in batches:
+            for batch in itertools.chain([first], waiting):
                 assert batch.index is not None
                 confidences.append(self.forward(batch.images).float().softmax(1))
                 index.append(batch.index)
+        if [len(part) for part in features] != [len(part) for part in index]:
+            raise ModelError("the classifier layer is not called once for every image: name it by features=")
         labels = centroid_labels(
             torch.cat(features).float(), torch.cat(confidences), self.method.pseudo_label_set
         )
@@ -130,16 +153,21 @@ class Engine:
         table = torch.full((int(rows.max()) + 1,), -100, device=labels.device)
         self.objective.labels = table.scatter(0, rows, labels)
 
+    def forget_labels(self) -> None:
+        """Drop the labels of another data set."""
+        if self.objective is not None:
+            self.objective.labels = None
+
     def reset(self) -> None:
         """Back to the source model, bit for bit."""
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             for name, tensor in self.changing().items():
                 tensor.copy_(self._snapshot[name])
+            if self.objective is not None:
+                self.objective.distribution.restart()
+                self.objective.labels = None
         if self._optimizer is not None:
             self._optimizer.state.clear()
-        if self.objective is not None:
-            self.objective.distribution.restart()
-            self.objective.labels = None
         self.prepared.statistics.restart()
         self.step = 0
         self.history = History()
@@ -151,9 +179,13 @@ class Engine:
 
     def source_digests(self) -> dict[str, str]:
         """Digests of the model as the user gave it."""
-        state = dict(self.prepared.model.state_dict())
-        state |= {name.removeprefix("model."): tensor for name, tensor in self._snapshot.items()}
-        return digests({name: state[name] for name in self.prepared.source_names})
+        if self._digests is None:
+            # by address: two names can lead to one tensor
+            first = {t.data_ptr(): self._snapshot[name] for name, t in self.changing().items() if t.numel()}
+            state = self.prepared.model.state_dict()
+            tensors = {n: state[n] for n in self.prepared.source_names if isinstance(state[n], Tensor)}
+            self._digests = digests({name: first.get(t.data_ptr(), t) for name, t in tensors.items()})
+        return self._digests
 
     def state(self) -> dict[str, Tensor]:
         """All that changed, and all that the next step depends on, as tensors."""
@@ -206,24 +238,46 @@ class Engine:
         return self.objective
 
     def _checked(self, images: Tensor) -> Tensor:
-        single = not self.prepared.statistics.uses_batch
-        return checked_images(images, self.device, self._dtype, single=single)
+        return checked_images(images, self.device, self._dtype, single=self.prepared.statistics.single)
 
-    def _record(self, logits: Tensor, loss: Tensor, objective: Objective, epoch: int, lr: float) -> None:
+    def _loss(self, logits: Tensor, index: Tensor | None) -> Tensor:
+        if self._optimizer is not None and not logits.requires_grad:
+            raise ModelError("the network's logits carry no gradient: its forward must not run in no_grad")
+        loss: Tensor = self._objective_for(logits)(logits, index)
+        if loss.ndim != 0:
+            raise OptionError(f"objective= must return a scalar, got the shape {tuple(loss.shape)}")
+        return loss
+
+    def _measured(self, logits: Tensor, loss: Tensor) -> tuple[float, float, float]:
+        """Loss, mean confidence and class entropy, if loss and gradient are finite."""
+        assert self.objective is not None
         confidence = logits.float().softmax(1).amax(1).mean()
-        values = [loss.float(), confidence, objective.distribution.entropy().float()]
-        # one transfer from the device for all three
-        loss_value, confidence_value, entropy_value = torch.stack(values).tolist()
-        if not math.isfinite(loss_value):
+        values = [loss.float(), confidence, self.objective.distribution.entropy().float()]
+        gradients = [p.grad for p in self._parameters().values() if p.grad is not None]
+        values.append(
+            torch.stack(torch._foreach_norm(gradients)).float().norm() if gradients else loss.float()
+        )
+        # one transfer from the device for all four
+        loss_value, confidence_value, entropy_value, gradient_norm = torch.stack(values).tolist()
+        if not math.isfinite(loss_value) or not math.isfinite(gradient_norm):
             raise DivergenceError(
-                f"the loss is {loss_value} at step {self.step + 1}; the parameters were not updated with it. "
-                "Call reset() and lower lr, or check the network's outputs on these images"
+                f"the loss is {loss_value} and the norm of its gradient {gradient_norm} at step "
+                f"{self.step + 1}; nothing was changed by it. Lower lr, or check the network's outputs on "
+                "these images"
             )
-        self.history.loss.append(loss_value)
-        self.history.confidence.append(confidence_value)
-        self.history.class_entropy.append(entropy_value)
-        self.history.lr.append(lr)
-        self.history.epoch.append(epoch)
+        return loss_value, confidence_value, entropy_value
+
+    def _hold(self) -> Callable[[], None]:
+        """Remember statistics and class distribution; what this returns puts them back."""
+        statistics = self.prepared.statistics.hold()
+        p = None if self.objective is None else self.objective.distribution.p
+
+        def undo() -> None:
+            statistics()
+            if self.objective is not None:
+                self.objective.distribution.p = self.objective.distribution.target.clone() if p is None else p
+
+        return undo
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

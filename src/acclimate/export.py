@@ -16,20 +16,21 @@ __all__ = ["export_module"]
 def export_module(network: Network, prepared: Prepared) -> nn.Module:
     """A copy in evaluation mode that shares no memory with anything.
 
-    Without an input transformation it is the stock network with the target's statistics in its norms
-    and takes the input that the source network took. With one, it takes pixels in [0, 1]:
-    transformation, normalisation and network in a row.
+    If it fits the stock class, it is the stock network with the target's statistics in its norms, and
+    takes what the source network took: normalised images. If not, because of an input transformation
+    or of affines that could not be folded, it takes what the adapter takes: with ``normalize``, pixels.
     """
     with prepared.statistics.detached():
         model = copy_model(prepared.model)
     for name in prepared.inserted:
-        parent, _, leaf = name.rpartition(".")
         if hasattr(model.get_submodule(name), AFFINE):
-            detach_affine(model.get_submodule(parent), leaf)
+            detach_affine(model, name)
     model.eval().requires_grad_()
-    if network.transform is None or network.normalization is None:
+    is_stock = network.transform is None and set(model.state_dict()) == set(prepared.source_names)
+    if is_stock or network.normalization is None:
         return model
+    before = [part for part in (network.transform, network.normalization) if part is not None]
     # A traced module carries its own code: it can be pickled and loaded where acclimate is not.
-    front = fx.symbolic_trace(nn.Sequential(network.transform, network.normalization))
+    front = fx.symbolic_trace(nn.Sequential(*before))
     whole = nn.Sequential(OrderedDict(input=copy_model(front), model=model))
     return whole.eval().requires_grad_()

@@ -50,9 +50,9 @@ def _frozen_top(model: nn.Module, layers: Sequence[str]) -> tuple[set[str], str]
     else:
         # A flat network has no stages: its last quarter stands for one.
         first = len(layers) - max(1, len(layers) // 4)
-        why = f"the last {len(layers) - first} of {len(layers)} normalisation layers are frozen"
+        why = f"the last {len(layers) - first} of {len(layers)} layers that could adapt are frozen"
     if first <= 0:
-        return set(), "nothing is frozen: the network has no layers below its last stage"
+        return set(), "nothing is frozen, as the network has no layers below its last stage"
     return set(layers[first:]), why
 
 

@@ -8,7 +8,9 @@ With logits o, confidences p = softmax(o) and the top class ``*`` = argmax o:
     soft_likelihood_ratio    sum_c p_c R_c
 
 float64 stays float64, every other precision is computed in float32. Values and gradients are exact
-for any finite logits, in O(N n) time and memory, without a clamp on p and without an epsilon.
+for any finite logits, in O(N n) time and memory, without a clamp on p and without an epsilon: within
+1e-6 * max(1, |value|) of float64. Entropy is computed in its plain form up to 2,048 classes, and there
+torch's softmax can miss that by a factor of two from several hundred classes on.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ labels) and ``-div`` (without L_div): ``slr+it``, ``hlr+shot``, ``slr-div``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -24,7 +24,8 @@ def _one_of(kind: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def _within(name: str, value: float, low: float, high: float, *, open_end: bool = False) -> None:
-    if not (isinstance(value, (int, float)) and low <= value <= high) or (open_end and value == high):
+    number = isinstance(value, (int, float)) and low <= value <= high
+    if not number or (open_end and value == high):
         end = "" if high == float("inf") else f" and {'below' if open_end else 'at most'} {high}"
         raise OptionError(f"{name} must be at least {low}{end}, got {value!r}")
 
@@ -87,8 +88,8 @@ class Method:
     def has_loss(self) -> bool:
         return self.confidence is not None or self.diversity or self.pseudo_label_weight > 0
 
-    def override(self, changes: Mapping[str, Any]) -> Method:
-        """The same method with other hyperparameters.
+    def override(self, changes: Mapping[str, Any], also: Iterable[str] = ()) -> Method:
+        """The same method with other hyperparameters; ``also`` are names that a typo may have meant.
 
         >>> METHODS["slr"].override({"lr": 1e-3}).lr
         0.001
@@ -96,8 +97,13 @@ class Method:
         known = [item.name for item in fields(self) if not item.metadata.get("fixed")]
         for name in changes:
             if name not in known:
-                raise OptionError(f"{unknown('option', name, known)} (all of them: {listed(known, 99)})")
-        return replace(self, **changes)
+                everything = [*known, *also]
+                raise OptionError(
+                    f"{unknown('option', name, everything)} (all of them: {listed(everything, 99)})"
+                )
+        # numbers of numpy and torch become Python's, which a file can hold
+        plain = {name: value.item() if hasattr(value, "item") else value for name, value in changes.items()}
+        return replace(self, **plain)
 
 
 _TENT: Final = Method(

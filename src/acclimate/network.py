@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from acclimate.errors import AcclimateWarning, InputError, ModelError, OptionError, listed, unknown
+from acclimate.errors import AcclimateWarning, InputError, ModelError, OptionError, unknown
 from acclimate.input_transform import InputTransformation
 
 __all__ = ["Network", "Normalization", "classifier_name"]
@@ -23,12 +23,7 @@ class Normalization(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        means, stds = (torch.as_tensor(value, dtype=torch.float32).flatten() for value in (mean, std))
-        if len(means) != len(stds) or not len(means) or not bool((stds > 0).all()):
-            raise OptionError(
-                "normalize must be (mean, std) with one entry per channel and std above 0, "
-                f"got {tuple(means.tolist())} and {tuple(stds.tolist())}"
-            )
+        means, stds = (torch.tensor(value, dtype=torch.float32) for value in (mean, std))
         self.register_buffer("mean", means.view(-1, 1, 1), persistent=False)
         self.register_buffer("std", stds.view(-1, 1, 1), persistent=False)
 
@@ -55,10 +50,11 @@ class Network(nn.Module):
         self.normalization = normalization
         self.transform = transform
         self.channels = None if normalization is None else len(normalization.mean)
-        chosen = None if classes is None else torch.tensor(_checked_classes(classes))
+        chosen = None if classes is None else torch.tensor(classes)
         self.register_buffer("classes", chosen, persistent=False)
         self._classifier = features
         self._range_checked = False
+        self._outputs: int | None = None
         if features is not None and features not in dict(model.named_modules()):
             raise OptionError(
                 unknown("classifier layer", features, [n for n, _ in model.named_modules() if n])
@@ -77,6 +73,7 @@ class Network(nn.Module):
         if self.normalization is not None:
             images = self.normalization(images)
         logits = _logits_of(self.model(images))
+        self._outputs = logits.shape[1]
         if self.classes is None:
             return logits
         if int(self.classes.max()) >= logits.shape[1]:
@@ -100,7 +97,7 @@ class Network(nn.Module):
     @contextlib.contextmanager
     def features(self) -> Iterator[list[Tensor]]:
         """Within, every forward pass appends the classifier's input ``(N, d)`` to the list."""
-        name = self._classifier or classifier_name(self.model)
+        name = self._classifier or classifier_name(self.model, self._outputs)
         seen: list[Tensor] = []
 
         def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -115,20 +112,21 @@ class Network(nn.Module):
             handle.remove()
 
 
-def classifier_name(model: nn.Module) -> str:
-    """The layer that makes the logits: the last linear layer, or else the last 1x1 convolution."""
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    pointwise = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Conv2d) and set(module.kernel_size) == {1}
-    ]
-    if not (linear or pointwise):
-        raise ModelError(
-            "no linear layer or 1x1 convolution was found that could be the classifier: "
-            "name it by `features=`"
-        )
-    return str((linear or pointwise)[-1])
+def classifier_name(model: nn.Module, outputs: int | None) -> str:
+    """The layer that makes the logits: the last linear layer or 1x1 convolution with as many outputs."""
+    for name, module in reversed(list(model.named_modules())):
+        if isinstance(module, nn.Linear) and module.out_features == outputs:
+            return str(name)
+        if (
+            isinstance(module, nn.Conv2d)
+            and set(module.kernel_size) == {1}
+            and module.out_channels == outputs
+        ):
+            return str(name)
+    raise ModelError(
+        f"no linear layer or 1x1 convolution with {outputs} outputs was found that could be the classifier: "
+        "name it by features="
+    )
 
 
 def _logits_of(output: object) -> Tensor:
@@ -143,13 +141,3 @@ def _logits_of(output: object) -> Tensor:
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ModelError(f"the network must return logits of the shape (N, classes), got {got}")
     return output
-
-
-def _checked_classes(classes: Sequence[int]) -> list[int]:
-    chosen = [int(c) for c in classes]
-    twice = sorted({c for c in chosen if chosen.count(c) > 1}) if len(set(chosen)) < len(chosen) else []
-    if twice:
-        raise OptionError(f"classes names some outputs twice: {listed(twice, 5)}")
-    if len(chosen) < 2 or min(chosen) < 0:
-        raise OptionError(f"classes must be at least two outputs, counted from 0, got {listed(chosen, 5)}")
-    return chosen

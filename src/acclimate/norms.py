@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -24,29 +24,29 @@ __all__ = [
 AFFINE: Final = "acclimate_affine"
 """Name of the child module under which an inserted affine layer lives."""
 
+_NAMES: Final = ("weight", "bias", "gamma", "beta", "scale", "shift")
+"""What the affine parameters of a norm are called."""
+
 _NORMS: Final = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 class ChannelAffine(nn.Module):
-    """x * weight + bias along one dimension; the identity at the start."""
+    """x * weight + bias, one entry per channel; the identity at the start."""
 
-    def __init__(self, channels: int, dim: int, like: Tensor) -> None:
+    def __init__(self, shape: tuple[int, ...], like: Tensor) -> None:
         super().__init__()
-        self.dim = dim
-        self.weight = nn.Parameter(torch.ones(channels, dtype=like.dtype, device=like.device))
-        self.bias = nn.Parameter(torch.zeros(channels, dtype=like.dtype, device=like.device))
+        self.weight = nn.Parameter(torch.ones(shape, dtype=like.dtype, device=like.device))
+        self.bias = nn.Parameter(torch.zeros(shape, dtype=like.dtype, device=like.device))
 
     def forward(self, x: Tensor) -> Tensor:
-        shape = [1] * x.ndim
-        shape[self.dim] = -1
-        return x * self.weight.view(shape) + self.bias.view(shape)
+        return x * self.weight + self.bias
 
 
 def find_norms(model: nn.Module) -> dict[str, nn.Module]:
     """Every normalisation layer by name, in the order of registration.
 
     torch's families and their subclasses (timm's among them), and any other layer that calls itself
-    a norm and has a ``weight`` with one entry per channel.
+    a norm and has a parameter of a usual name with one entry per channel.
     """
     return {name: module for name, module in model.named_modules() if _is_norm(module)}
 
@@ -76,7 +76,7 @@ def batch_norms(model: nn.Module) -> dict[str, _NormBase]:
 def affine_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """What adapts in a layer: the weight and bias of its inserted affine, or else its own."""
     prefix, owner = (f"{AFFINE}.", getattr(module, AFFINE)) if hasattr(module, AFFINE) else ("", module)
-    own = {name: owner._parameters.get(name) for name in ("weight", "bias")}
+    own = {name: owner._parameters.get(name) for name in _NAMES}
     return {prefix + name: parameter for name, parameter in own.items() if parameter is not None}
 
 
@@ -93,37 +93,45 @@ def attach_affine(module: nn.Module, like: Tensor) -> None:
         if has_bias:
             module.bias = nn.Parameter(torch.zeros(shape, dtype=like.dtype, device=like.device))
         return
-    linear = isinstance(module, nn.Linear)
-    channels = module.out_features if linear else module.out_channels
-    module.add_module(AFFINE, ChannelAffine(int(channels), -1 if linear else 1, like))  # type: ignore[arg-type]
+    if isinstance(module, _ConvNd):
+        shape = (module.out_channels, *[1] * len(module.kernel_size))
+    else:
+        assert isinstance(module, nn.Linear)
+        shape = (module.out_features,)
+    module.add_module(AFFINE, ChannelAffine(shape, like))
     module.register_forward_hook(_apply_affine)
 
 
-def detach_affine(parent: nn.Module, name: str) -> None:
-    """Turn the inserted affine of ``parent.name`` into stock layers that compute the same.
+def detach_affine(model: nn.Module, name: str) -> None:
+    """Turn an inserted affine into stock layers that compute the same.
 
     It is folded into the weights of a plain convolution or linear layer; behind any other layer it
-    becomes a depthwise 1x1 convolution.
+    becomes a traced module, which carries its own code.
     """
-    module = getattr(parent, name)
-    affine: ChannelAffine = module._modules.pop(AFFINE)
+    module = model.get_submodule(name)
+    affine = module._modules.pop(AFFINE)
+    assert isinstance(affine, ChannelAffine)
     hooks = module._forward_hooks
     for key in [key for key, hook in hooks.items() if hook is _apply_affine]:
         del hooks[key]
-    weight, bias = affine.weight.detach(), affine.bias.detach()
-    if type(module).forward in (nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward, nn.Linear.forward):
-        scale = weight.view(-1, *[1] * (module.weight.ndim - 1))
-        module.weight = nn.Parameter(
-            module.weight.detach() * scale, requires_grad=module.weight.requires_grad
-        )
-        folded = bias if module.bias is None else module.bias.detach() * weight + bias
-        module.bias = nn.Parameter(folded, requires_grad=module.weight.requires_grad)
+    if _is_plain(module):
+        weight, bias = module._parameters["weight"], module._parameters["bias"]
+        assert weight is not None
+        scale, shift = affine.weight.detach().flatten(), affine.bias.detach().flatten()
+        module.weight = nn.Parameter(weight.detach() * scale.view(-1, *[1] * (weight.ndim - 1)))
+        module.bias = nn.Parameter(shift if bias is None else bias.detach() * scale + shift)
         return
-    kind = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}[module.weight.ndim]
-    depthwise: _ConvNd = kind(len(weight), len(weight), 1, groups=len(weight))
-    depthwise.weight = nn.Parameter(weight.view(depthwise.weight.shape).clone(), requires_grad=False)
-    depthwise.bias = nn.Parameter(bias.clone(), requires_grad=False)
-    setattr(parent, name, nn.Sequential(module, depthwise))
+    whole = nn.Sequential(module, fx.symbolic_trace(affine))
+    for parent in [parent for parent in model.modules() if parent is not whole]:
+        for child_name, child in parent._modules.items():
+            if child is module:
+                parent._modules[child_name] = whole
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a layer multiplies with its own weight and nothing else happens to it."""
+    plain = (nn.Conv1d.forward, nn.Conv2d.forward, nn.Conv3d.forward, nn.Linear.forward)
+    return type(module).forward in plain and "weight" in module._parameters and not module._forward_pre_hooks
 
 
 def _apply_affine(module: nn.Module, _: tuple[object, ...], output: Tensor) -> Tensor:
@@ -134,8 +142,8 @@ def _apply_affine(module: nn.Module, _: tuple[object, ...], output: Tensor) -> T
 def _is_norm(module: nn.Module) -> bool:
     if isinstance(module, _NORMS):
         return True
-    weight = module._parameters.get("weight")
-    return "norm" in type(module).__name__.lower() and weight is not None and weight.ndim == 1
+    own = affine_parameters(module).values() if "norm" in type(module).__name__.lower() else ()
+    return bool(own) and all(sum(size > 1 for size in parameter.shape) <= 1 for parameter in own)
 
 
 def _affine_of_norm(module: nn.Module) -> tuple[tuple[int, ...], str, bool]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from acclimate.errors import OptionError
 from acclimate.methods import Method
 
 __all__ = ["learning_rate", "make_optimizer", "optimizer_state", "restore_optimizer"]
@@ -16,11 +18,15 @@ __all__ = ["learning_rate", "make_optimizer", "optimizer_state", "restore_optimi
 def make_optimizer(method: Method, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
     """SGD or Adam over all parameters in one group."""
     moved = list(parameters.values())
-    if method.optimizer == "adam":
-        return torch.optim.Adam(moved, method.lr, betas=method.betas, weight_decay=method.weight_decay)
-    return torch.optim.SGD(
-        moved, method.lr, momentum=method.momentum, nesterov=method.nesterov, weight_decay=method.weight_decay
-    )
+    common: dict[str, Any] = {"lr": method.lr, "weight_decay": method.weight_decay}
+    try:
+        if method.optimizer == "adam":
+            return torch.optim.Adam(moved, betas=method.betas, **common)
+        return torch.optim.SGD(moved, momentum=method.momentum, nesterov=method.nesterov, **common)
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"torch's {method.optimizer} does not take these hyperparameters: {error}"
+        ) from error
 
 
 def learning_rate(method: Method, position: int, total: int | None) -> float:

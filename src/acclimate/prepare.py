@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,15 @@ from acclimate.norms import affine_parameters, attach_affine, find_norms, find_w
 from acclimate.statistics import Statistics
 from acclimate.types import ModelInfo
 
-__all__ = ["Prepared", "copy_model", "model_info", "normalization_mismatch", "prepare", "unwrapped"]
+__all__ = [
+    "Prepared",
+    "checked_model",
+    "copy_model",
+    "floating_like",
+    "model_info",
+    "normalization_mismatch",
+    "prepare",
+]
 
 
 @dataclass(frozen=True)
@@ -59,42 +67,41 @@ def prepare(
     momentum: float = 0.1,
     pseudo_count: float = 16.0,
     device: torch.device | str | None = None,
+    needed: bool = True,
 ) -> Prepared:
     """Copy a network and select what adapts in it.
 
     ``parameters=False`` selects statistics only. ``freeze_top`` is the method's wish, which ``freeze``
-    (``"auto"``, ``"top"``, ``"none"`` or patterns) obeys or overrules.
+    (``"auto"``, ``"top"``, ``"none"`` or patterns) obeys or overrules. ``needed=False`` says that it is
+    fine if nothing in the network itself adapts.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4))
     >>> prepare(net).names[:2]
     ('1.weight', '1.bias')
     """
-    model = _checked(unwrapped(model))
+    model = checked_model(model)
     norms = find_norms(model)
     layers = norms or find_weighted_layers(model)
-    if parameters and not layers:
-        raise ModelError(f"{type(model).__name__} has no normalisation layer and no hidden layer to adapt")
     frozen, why = frozen_layers(model, list(layers), freeze, top=freeze_top) if parameters else (set(), "")
     adapting = [name for name in layers if name not in frozen] if parameters else []
-    if parameters and not adapting:
-        raise OptionError(f"freeze={freeze!r} leaves nothing to adapt: every layer is frozen")
+    if parameters and needed and not adapting:
+        if frozen:
+            raise OptionError(f"freeze={freeze!r} leaves nothing to adapt: every layer is frozen")
+        raise ModelError(f"{type(model).__name__} has no normalisation layer and no hidden layer to adapt")
 
     moving = {id(p) for name in adapting if norms for p in affine_parameters(layers[name]).values()}
     own = copy_model(model, shared=[p for p in model.parameters() if id(p) not in moving])
     own.to(device).eval().requires_grad_(False)
-    like: Tensor = next(own.parameters(), nn.Parameter(torch.zeros((), device=device)))
-    inserted = []
-    chosen: dict[str, nn.Parameter] = {}
-    for name in adapting:
-        layer = own.get_submodule(name)
-        if not (norms and affine_parameters(layer)):
-            attach_affine(layer, like)
-            inserted.append(name)
-        for suffix, parameter in affine_parameters(layer).items():
-            parameter.requires_grad_()
-            chosen[f"{name}.{suffix}"] = parameter
+    inserted = [name for name in adapting if not (norms and affine_parameters(own.get_submodule(name)))]
+    for name in inserted:
+        attach_affine(own.get_submodule(name), floating_like(own))
+    chosen = _chosen(own, adapting, frozen if norms else ())
     policy = Statistics(own, statistics, momentum=momentum, pseudo_count=pseudo_count)
     notes, cautions = _explain(layers, chosen, inserted, policy, why)
+    if parameters and not frozen and (freeze == "top" or (freeze == "auto" and freeze_top)):
+        cautions.append(f"{why}: the logits can grow without bound")
+    if needed and not chosen and not policy.buffers and statistics != "source":
+        cautions.append(f"nothing of {type(model).__name__} adapts: it has no statistics of its own")
     return Prepared(
         model=own,
         parameters=chosen,
@@ -102,8 +109,8 @@ def prepare(
         inserted=tuple(inserted),
         frozen=tuple(name for name in layers if name in frozen),
         source_names=tuple(model.state_dict()),
-        notes=notes,
-        cautions=cautions,
+        notes=tuple(notes),
+        cautions=tuple(cautions),
     )
 
 
@@ -112,9 +119,7 @@ def model_info(model: nn.Module) -> ModelInfo | None:
     config = getattr(unwrapped(model), "pretrained_cfg", None)
     if not isinstance(config, Mapping) or "mean" not in config or "std" not in config:
         return None
-    size = config.get("input_size") or (3, None, None)
-    mean, std = tuple(config["mean"]), tuple(config["std"])
-    return ModelInfo(mean, std, channels=size[0], resolution=size[-1], origin="its pretrained_cfg")
+    return ModelInfo(tuple(config["mean"]), tuple(config["std"]), origin="its pretrained_cfg")
 
 
 def normalization_mismatch(info: ModelInfo | None, mean: Sequence[float], std: Sequence[float]) -> str | None:
@@ -130,7 +135,18 @@ def normalization_mismatch(info: ModelInfo | None, mean: Sequence[float], std: S
     )
 
 
-def _checked(model: nn.Module) -> nn.Module:
+def floating_like(model: nn.Module) -> Tensor:
+    """A parameter that has the network's device and the floating-point type of most of its values."""
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in model.parameters():
+        sizes[parameter.dtype] += parameter.numel() if parameter.is_floating_point() else 0
+    found = (p for p in model.parameters() if p.dtype == sizes.most_common(1)[0][0])
+    return next(found, nn.Parameter(torch.zeros(())))
+
+
+def checked_model(model: nn.Module) -> nn.Module:
+    """The network itself, without wrappers, or a clear error if it cannot be adapted."""
+    model = unwrapped(model)
     if not isinstance(model, nn.Module):
         raise ModelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
@@ -165,8 +181,9 @@ def copy_model(model: nn.Module, shared: Iterable[nn.Parameter] = ()) -> nn.Modu
         data = parameter.clone() if parameter.is_inference() else parameter
         memo[id(parameter)] = nn.Parameter(data.detach(), requires_grad=False)
     for module in model.modules():
-        for value in vars(module).values():
-            # weight_norm of old keeps its product as an attribute, which deepcopy refuses
+        for value in _attributes(module):
+            # deepcopy refuses results of a computation: weight_norm of old keeps its product as an
+            # attribute, some attention layers keep their biases in a dict
             if isinstance(value, Tensor) and not value.is_leaf:
                 memo[id(value)] = value.detach()
     try:
@@ -178,16 +195,39 @@ def copy_model(model: nn.Module, shared: Iterable[nn.Parameter] = ()) -> nn.Modu
         ) from error
 
 
+def _attributes(module: nn.Module) -> Iterator[object]:
+    for value in vars(module).values():
+        yield value
+        if isinstance(value, Mapping):
+            yield from value.values()
+        elif isinstance(value, (list, tuple)):
+            yield from value
+
+
+def _chosen(model: nn.Module, adapting: Iterable[str], frozen: Iterable[str]) -> dict[str, nn.Parameter]:
+    """What adapts, each once: a parameter that two layers share is frozen if one of them is."""
+    taken = {id(p) for name in frozen for p in affine_parameters(model.get_submodule(name)).values()}
+    chosen: dict[str, nn.Parameter] = {}
+    for name in adapting:
+        for suffix, parameter in affine_parameters(model.get_submodule(name)).items():
+            if id(parameter) not in taken:
+                taken.add(id(parameter))
+                parameter.requires_grad_()
+                chosen[f"{name}.{suffix}"] = parameter
+    return chosen
+
+
 def _explain(
     layers: Mapping[str, nn.Module],
     chosen: Mapping[str, nn.Parameter],
     inserted: Sequence[str],
     statistics: Statistics,
     why_frozen: str,
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+) -> tuple[list[str], list[str]]:
+    """Notes and cautions."""
     kinds = Counter(type(layer).__name__ for layer in layers.values())
     found = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    notes = [f"found {found}"]
+    notes = [f"found {found or 'no normalisation layer'}"]
     cautions = []
     if chosen:
         total = sum(parameter.numel() for parameter in chosen.values())
@@ -202,6 +242,4 @@ def _explain(
             f"the parameters that adapt are {listed(map(str, low))}: small updates are lost in rounding; "
             "give the model in float32"
         )
-    if chosen and "nothing is frozen: " in why_frozen:
-        cautions.append(f"{why_frozen}, so that the logits can grow without bound")
-    return tuple(notes), tuple(cautions)
+    return notes, cautions

@@ -12,7 +12,8 @@ In every policy the layers' own ``running_mean`` and ``running_var`` hold what `
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import torch
@@ -46,15 +47,22 @@ class Statistics:
         self._flags = {name: (m.momentum, m.track_running_stats) for name, m in self.norms.items()}
         self._updating = False
         if policy == "blend":
-            self._source = {id(m): tuple(t.clone() for t in _mean_and_var(m)) for m in self.norms.values()}
+            self._source = {name: [t.clone() for t in _mean_and_var(m)] for name, m in self.norms.items()}
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._held: list[Tensor] = []
         self._attach()
 
     @property
-    def uses_batch(self) -> bool:
-        """Whether an image's logits depend on the statistics of the batch alone."""
-        tracked = self.policy == "batch" and any(isinstance(m, _BatchNorm) for m in self.norms.values())
-        return tracked or any(isinstance(m, _BatchNorm) for m in self._without_source)
+    def single(self) -> str | None:
+        """Why a batch of one image cannot be normalised, and what to do; nothing if it can."""
+        if any(isinstance(module, _BatchNorm) for module in self._without_source):
+            return "the network has batch norms without running statistics, so give more images at once"
+        if self.policy == "batch" and any(isinstance(module, _BatchNorm) for module in self.norms.values()):
+            return (
+                'give more images at once, or choose statistics="running" or statistics="blend", '
+                "which work with single images"
+            )
+        return None
 
     @property
     def buffers(self) -> list[str]:
@@ -79,6 +87,31 @@ class Statistics:
         finally:
             self._switch(updating=False)
 
+    def hold(self) -> Callable[[], None]:
+        """Remember the statistics as they are; what this returns puts them back."""
+        steps, changing = self.steps, self._changing()
+        if len(self._held) != len(changing):
+            self._held = [tensor.clone() for tensor in changing]
+        if changing:
+            torch._foreach_copy_(self._held, changing)
+
+        def put_back() -> None:
+            self.steps = steps
+            if changing:
+                torch._foreach_copy_(self._changing(), self._held)
+
+        return put_back
+
+    def _changing(self) -> list[Tensor]:
+        if self.policy == "source":
+            return []
+        tensors = (
+            tensor
+            for m in self.norms.values()
+            for tensor in (m.running_mean, m.running_var, m.num_batches_tracked)
+        )
+        return [tensor for tensor in tensors if tensor is not None]
+
     def restart(self) -> None:
         """Begin a new average for `export`: what comes from here on replaces what came before."""
         self.steps = 0
@@ -98,11 +131,12 @@ class Statistics:
 
     def _attach(self) -> None:
         self._hooks = []
-        for module in self.norms.values():
+        for name, module in self.norms.items():
             # Only the flag of the layer itself: some norms have a dropout among their children.
             module.training = self.policy == "batch"
             if self.policy in ("running", "blend") and isinstance(module, _BatchNorm):
-                self._hooks.append(module.register_forward_pre_hook(self._renormalise))
+                hook = functools.partial(self._renormalise, name)
+                self._hooks.append(module.register_forward_pre_hook(hook))
         self._switch(updating=False)
 
     def _switch(self, *, updating: bool) -> None:
@@ -115,7 +149,9 @@ class Statistics:
             module.track_running_stats = updating
             module.momentum = 1 / self.steps if updating else 0.0
 
-    def _renormalise(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+    def _renormalise(
+        self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...] | None:
         """Shift and scale a norm's input so that its own evaluation mode gives the mixed statistics.
 
         (x' - m) / sqrt(v + eps) = (x - mean) / sqrt(var + eps), with m and v what the layer holds. The
@@ -130,7 +166,7 @@ class Statistics:
         if self.policy == "running":
             (source_mean, source_var), share = _mean_and_var(module), self.momentum
         else:
-            source_mean, source_var = self._source[id(module)]
+            source_mean, source_var = self._source[name]
             share = len(x) / (len(x) + self.pseudo_count)
         mean = torch.lerp(source_mean, batch_mean, share)
         var = torch.lerp(source_var, batch_var, share)

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-__all__ = ["AdaptationResult", "Batch", "History", "ModelInfo", "Options"]
+__all__ = ["AdaptationResult", "Batch", "History", "ModelInfo"]
 
 A = TypeVar("A")
 
@@ -26,24 +26,7 @@ class ModelInfo:
 
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    channels: int = 3
-    resolution: int | None = None
     origin: str = "the weights' metadata"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What an `Adapter` was asked for beside its method, in a form that a file can hold."""
-
-    normalize: tuple[tuple[float, ...], tuple[float, ...]] | None
-    freeze: str | tuple[str, ...]
-    classes: tuple[int, ...] | None
-    prior: tuple[float, ...] | None
-    statistics: str
-    episodic: bool
-    features: str | None
-    steps: int | None
-    seed: int
 
 
 @dataclass

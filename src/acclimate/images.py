@@ -1,0 +1,59 @@
+"""Images out of what loaders give, and the checks that every batch passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from acclimate.errors import InputError
+
+__all__ = ["checked_images", "images_of"]
+
+IMAGE_KEYS: Final = ("images", "image", "pixel_values", "img", "inputs", "input", "x")
+
+
+def images_of(part: Any) -> Tensor:
+    """The images in what a loader gives: a tensor, the first of a tuple, or a dict's image entry."""
+    if isinstance(part, Mapping):
+        key = next((key for key in IMAGE_KEYS if key in part), None)
+        if key is None:
+            raise InputError(f"a batch that is a dict needs one of the keys {IMAGE_KEYS}, got {list(part)}")
+        part = part[key]
+    elif isinstance(part, (tuple, list)) and part:
+        part = part[0]
+    if not isinstance(part, Tensor) or part.ndim < 2:
+        got = f"shape {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
+        raise InputError(f"a batch must be a tensor of images, or hold one first or by name, got {got}")
+    return part
+
+
+def checked_images(
+    images: Tensor, device: torch.device, dtype: torch.dtype, *, single: str | None = None
+) -> Tensor:
+    """Images on a device that can take part in a backward pass, or a clear error.
+
+    ``single`` says why the network cannot take a batch of one image, if it cannot.
+    """
+    if not isinstance(images, Tensor) or not images.is_floating_point():
+        got = str(images.dtype) if isinstance(images, Tensor) else type(images).__name__
+        raise InputError(
+            f"images must be a tensor of floating-point numbers, got {got}: "
+            "bytes become pixels in [0, 1] by images.float() / 255"
+        )
+    if images.ndim < 2 or len(images) == 0:
+        raise InputError(f"images must be a batch (N, C, H, W), got the shape {tuple(images.shape)}")
+    if len(images) == 1 and single is not None:
+        raise InputError(f"a batch of one image has no batch statistics: {single}")
+    with torch.inference_mode(False), torch.no_grad():
+        images = images.clone() if images.is_inference() else images.detach()
+        images = images.to(device, dtype)
+        # a sum is not finite if one pixel is not, and takes no memory
+        if not math.isfinite(images.sum(dtype=torch.promote_types(dtype, torch.float32)).item()):
+            bad = (~torch.isfinite(images.flatten(1)).all(1)).nonzero().flatten().tolist()
+            if bad:
+                raise InputError(f"the images at positions {bad} of the batch hold NaN or infinite pixels")
+    return images

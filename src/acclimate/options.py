@@ -1,0 +1,81 @@
+"""What an `Adapter` is asked for beside its method: checked once, in a form that a file can hold."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from acclimate.diversity import ClassDistribution
+from acclimate.errors import OptionError, listed
+
+__all__ = ["Options", "make_options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The keywords of `Adapter` that decide what it does."""
+
+    normalize: tuple[tuple[float, ...], tuple[float, ...]] | None
+    freeze: str | tuple[str, ...]
+    classes: tuple[int, ...] | None
+    prior: tuple[float, ...] | None
+    statistics: str
+    episodic: bool
+    features: str | None
+    steps: int | None
+    seed: int
+
+
+def make_options(
+    *,
+    normalize: Any,
+    freeze: str | Sequence[str],
+    classes: Sequence[int] | None,
+    prior: Sequence[float] | Tensor | None,
+    **others: Any,
+) -> Options:
+    """Options from what a user gives, refused at once where they can never fit."""
+    chosen = None if classes is None else _checked_classes(classes)
+    return Options(
+        normalize=None if normalize is None else _mean_and_std(normalize),
+        freeze=freeze if isinstance(freeze, str) else tuple(freeze),
+        classes=chosen,
+        prior=None if prior is None else _checked_prior(prior, chosen),
+        **others,
+    )
+
+
+def _checked_classes(classes: Sequence[int]) -> tuple[int, ...]:
+    try:
+        chosen = tuple(operator.index(c) for c in classes)
+    except TypeError as error:
+        raise OptionError(f"classes must be whole numbers, the outputs that can occur: {error}") from error
+    twice = sorted({c for c in chosen if chosen.count(c) > 1}) if len(set(chosen)) < len(chosen) else []
+    if twice:
+        raise OptionError(f"classes names some outputs twice: {listed(twice, 5)}")
+    if len(chosen) < 2 or min(chosen) < 0:
+        raise OptionError(f"classes must be at least two outputs, counted from 0, got {listed(chosen, 5)}")
+    return chosen
+
+
+def _checked_prior(prior: Sequence[float] | Tensor, classes: Sequence[int] | None) -> tuple[float, ...]:
+    ClassDistribution(len(prior) if classes is None else len(classes), target=prior)
+    return tuple(float(p) for p in prior)
+
+
+def _mean_and_std(normalize: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    try:
+        mean, std = (tuple(float(v) for v in part) for part in normalize)
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"normalize must be (mean, std), two sequences of numbers, got {normalize!r}"
+        ) from error
+    if len(mean) != len(std) or not mean or min(std) <= 0:
+        raise OptionError(
+            f"normalize must be (mean, std) with one entry per channel and std above 0, got {mean} and {std}"
+        )
+    return mean, std
