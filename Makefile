@@ -20,6 +20,8 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/accuracy.py --epochs 10 --methods tent slr --corruptions speckle_noise --name cifar10_epoch10
+	$(BIN)/python benchmarks/export.py
 	$(BIN)/python benchmarks/render.py
 
 docs: $(READY)

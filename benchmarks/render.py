@@ -55,6 +55,8 @@ def over_epochs(record: dict[str, Any]) -> str:
         "|---|" + "---:|" * epochs,
     ]
     for (method, _), rows in grouped.items():
+        if method == "source":
+            continue
         values = [mean_and_spread([row["after_epoch"][e] for row in rows]) for e in range(epochs)]
         lines.append(f"| `{method}` | " + " | ".join(values) + " |")
     return "\n".join(lines)
