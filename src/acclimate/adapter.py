@@ -207,7 +207,7 @@ class Adapter:
         if epochs < 1:
             raise OptionError(f"epochs must be at least 1, got {epochs}")
         batches = Batches(data, batch_size, shuffle=shuffle)
-        if not self.adapting:  # there is nothing to learn from going through the images
+        if not self._engine.adapts:  # there is nothing to learn from going through the images
             for _ in range(epochs if on_epoch is not None else 0):
                 on_epoch(self)  # type: ignore[misc]
             return self.history

@@ -56,15 +56,17 @@ class Engine:
         self.network = self._make_network()
         mismatch = options.normalize and normalization_mismatch(model_info(model), *options.normalize)
         self.cautions = (*self.prepared.cautions, mismatch) if mismatch else self.prepared.cautions
-        moved = self._parameters()
-        if external is not None and not moved:
+        self.parameters = self._find_parameters()
+        """What the optimiser moves."""
+        if external is not None and not self.parameters:
             raise OptionError(f"{method.name!r} adapts no parameters, so that objective= has nothing to move")
-        if moved and not (method.has_loss or external is not None):
+        if self.parameters and not (method.has_loss or external is not None):
             raise OptionError(f"{method.name!r} has no loss that could move the parameters it adapts")
-        self._optimizer = make_optimizer(method, moved) if moved else None
+        self._optimizer = make_optimizer(method, self.parameters) if self.parameters else None
         self.objective: Objective | None = None
         self._digests: dict[str, str] | None = None
         self._snapshot = {name: tensor.detach().clone() for name, tensor in self.changing().items()}
+        self.adapts = bool(self._snapshot)
         self.reset()
 
     def _make_network(self) -> Network:
@@ -96,7 +98,7 @@ class Engine:
 
         Whatever goes wrong before the optimiser's step leaves everything as it was.
         """
-        if not self.changing():
+        if not self.adapts:
             return self.forward(batch.images)
         images = self._checked(batch.images)
         # The caller may be in no_grad or inference mode: adaptation has a mode of its own.
@@ -118,8 +120,11 @@ class Engine:
                 self._optimizer.param_groups[0]["lr"] = lr
                 self._optimizer.step()
         self.step += 1
-        for values, value in zip(vars(self.history).values(), (*measured, lr, epoch), strict=True):
-            values.append(value)
+        self.history.loss.append(measured[0])
+        self.history.confidence.append(measured[1])
+        self.history.class_entropy.append(measured[2])
+        self.history.lr.append(lr)
+        self.history.epoch.append(epoch)
         return logits.detach()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -175,7 +180,7 @@ class Engine:
     def changing(self) -> dict[str, Tensor]:
         """Every tensor of the network that adaptation can change."""
         model, names = self.prepared.model, self.prepared.statistics.buffers
-        return {**self._parameters(), **{f"model.{name}": model.get_buffer(name) for name in names}}
+        return {**self.parameters, **{f"model.{name}": model.get_buffer(name) for name in names}}
 
     def source_digests(self) -> dict[str, str]:
         """Digests of the model as the user gave it."""
@@ -193,7 +198,7 @@ class Engine:
         if self.objective is not None:
             tensors |= {f"objective.{name}": value for name, value in self.objective.state_dict().items()}
         if self._optimizer is not None:
-            state = optimizer_state(self._optimizer, self._parameters())
+            state = optimizer_state(self._optimizer, self.parameters)
             tensors |= {f"optimizer.{name}": value for name, value in state.items()}
         for key, values in vars(self.history).items():
             tensors[f"history.{key}"] = torch.tensor(values, dtype=torch.float64)
@@ -212,14 +217,13 @@ class Engine:
             objective.distribution.p = p
             objective.labels = state["labels"].to(self.device) if "labels" in state else None
         if self._optimizer is not None:
-            restore_optimizer(self._optimizer, self._parameters(), _under("optimizer.", tensors))
+            restore_optimizer(self._optimizer, self.parameters, _under("optimizer.", tensors))
         for key, values in _under("history.", tensors).items():
             numbers = values.tolist()
             setattr(self.history, key, [int(n) for n in numbers] if key == "epoch" else numbers)
         self.step, self.prepared.statistics.steps = tensors["steps"].tolist()
 
-    def _parameters(self) -> dict[str, nn.Parameter]:
-        """What the optimiser moves."""
+    def _find_parameters(self) -> dict[str, nn.Parameter]:
         chosen = {f"model.{name}": parameter for name, parameter in self.prepared.parameters.items()}
         if self.network.transform is not None:
             chosen |= {f"transform.{name}": p for name, p in self.network.transform.named_parameters()}
@@ -253,7 +257,7 @@ class Engine:
         assert self.objective is not None
         confidence = logits.float().softmax(1).amax(1).mean()
         values = [loss.float(), confidence, self.objective.distribution.entropy().float()]
-        gradients = [p.grad for p in self._parameters().values() if p.grad is not None]
+        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         values.append(
             torch.stack(torch._foreach_norm(gradients)).float().norm() if gradients else loss.float()
         )
