@@ -42,12 +42,11 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m acclimate.demo", description=__doc__)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="500 images and one epoch")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--quick", action="store_true", help="500 images and two epochs")
     args = parser.parse_args()
-    images, labels = bundled_images()
-    if args.quick:
-        images, labels, args.epochs = images[:500], labels[:500], 1
+    images, labels = (part[: 500 if args.quick else 1000] for part in bundled_images())
+    args.epochs = 2 if args.quick else args.epochs
     model, normalize = bundled_model(), (MEAN, STD)
     console = Console()
     clean = accuracy(Adapter(model, "source", normalize=normalize).predict(images), labels)
