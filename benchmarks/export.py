@@ -24,7 +24,7 @@ NETWORKS = ("resnet50", "densenet121", "mobilenet_v2", "resnext50_32x4d")
 
 def fitted(name: str, images: Tensor, labels: Tensor, epochs: int = 8) -> nn.Module:
     torch.manual_seed(0)
-    model: nn.Module = getattr(import_torchvision(), name)(num_classes=10).train()
+    model: nn.Module = getattr(import_torchvision().models, name)(num_classes=10).train()
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=epochs * len(images) // 50)
     for _ in range(epochs):
@@ -49,7 +49,7 @@ def row(name: str) -> dict[str, Any]:
 
     adapter = Adapter(model, "slr", normalize=(MEAN, STD))
     adapter.fit(shifted, 2, progress=False)
-    stock = getattr(import_torchvision(), name)(num_classes=10)
+    stock = getattr(import_torchvision().models, name)(num_classes=10)
     stock.load_state_dict(adapter.export().state_dict(), strict=True)
     return {
         "network": name,

@@ -63,7 +63,8 @@ def over_epochs(record: dict[str, Any]) -> str:
 
 
 def protocol(record: dict[str, Any]) -> str:
-    facts = {**record["protocol"], **record["origin"]}
+    seeds = sorted({row["seed"] for row in record["rows"] if "seed" in row})
+    facts = {**record["protocol"], **({"seeds": seeds} if seeds else {}), **record["origin"]}
     return (
         "Protocol: " + "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items()) + "."
     )
@@ -73,7 +74,8 @@ SECTIONS = {
     "cifar10_epoch1": (
         "CIFAR-10, validation corruptions, one epoch",
         "Accuracy in %, mean ± standard deviation over seeds. *Adapter* predicts with the statistics of each "
-        "batch; *exported* is the stock network in evaluation mode with the baked statistics.",
+        "batch of 64; *exported* is the stock network in evaluation mode, with statistics averaged over all "
+        "batches of the epoch, which are less noisy.",
         one_epoch,
     ),
     "cifar10_epoch10": (

@@ -50,7 +50,7 @@ def plain_tent(model: nn.Module, batches: list[Tensor]) -> tuple[nn.Module, list
 @pytest.mark.parametrize("name", ["small", "resnet18"])
 def test_tent_is_a_plain_loop_to_the_last_bit(name: str) -> None:
     torch.manual_seed(0)
-    model = resnet() if name == "small" else import_torchvision().resnet18(num_classes=7)
+    model = resnet() if name == "small" else import_torchvision().models.resnet18(num_classes=7)
     batches = [images(16, seed=i, size=32) for i in range(4)]
     plain, expected = plain_tent(model, batches)
     adapter = Adapter(model, "tent")
@@ -517,7 +517,7 @@ def test_features_are_the_classifiers_input() -> None:
 
 
 def test_a_convolution_can_be_the_classifier() -> None:
-    squeeze = import_torchvision().squeezenet1_1(num_classes=4)
+    squeeze = import_torchvision().models.squeezenet1_1(num_classes=4)
     adapter = Adapter(squeeze, "slr+shot")
     adapter.fit(images(8, size=64), 2, batch_size=8)
     assert adapter._engine.objective.labels.shape == (8,)  # type: ignore[union-attr]
@@ -629,7 +629,7 @@ def test_transformers_and_convnexts_adapt_their_layer_norms(name: str) -> None:
 
 def test_a_network_without_norms_adapts_through_inserted_affines() -> None:
     torch.manual_seed(0)
-    alex = import_torchvision().alexnet(num_classes=6)
+    alex = import_torchvision().models.alexnet(num_classes=6)
     adapter = Adapter(alex, "slr", lr=0.01)
     x = images(4, size=64)
     before = adapter(x)
@@ -731,6 +731,8 @@ def test_a_step_that_is_not_finite_changes_nothing(objective: External, first: b
         ({"betas": (1.5, 0.9)}, "adam does not take"),
         ({"method": "bn", "objective": not_finite_value}, "nothing to move"),
         ({"method": "bn", "adapts_parameters": True}, "no loss that could move"),
+        ({"batch_size": 8}, "'batch_size' belongs to fit"),
+        ({"device": "cuda:77"}, "device 'cuda:77' cannot be used"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
@@ -765,6 +767,17 @@ def test_objectives_and_networks_that_cannot_be_minimised_are_refused() -> None:
 
     with pytest.raises(ModelError, match="carry no gradient"):
         Adapter(Detached())(BATCHES[0])
+
+
+def test_one_output_is_not_enough() -> None:
+    binary = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(768, 1))
+    with pytest.raises(ModelError, match="one output only"):
+        Adapter(binary, freeze="none")(BATCHES[0])
+
+
+def test_options_of_adapt_that_are_unknown_get_the_nearest_known() -> None:
+    with pytest.raises(OptionError, match="unknown option 'epoch': did you mean 'epochs'"):
+        acclimate.adapt(resnet(), BATCHES, epoch=3)
 
 
 def test_only_the_transformation_may_adapt() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,7 @@ def test_public_names() -> None:
         "History",
         "InputTransformation",
         "Method",
+        "__version__",
         "adapt",
         "errors",
         "losses",
@@ -113,6 +115,14 @@ def test_labels_reach_no_signature_of_the_core() -> None:
             if isinstance(node, ast.arguments):
                 arguments = [*node.posonlyargs, *node.args, *node.kwonlyargs]
                 assert not {a.arg for a in arguments} & {"labels", "label", "targets", "target", "y"}, name
+
+
+def test_nothing_is_unpickled() -> None:
+    for path in FILES:
+        text = path.read_text("utf-8")
+        assert not re.search(r"^(import|from) (pickle|marshal|shelve|dill|cloudpickle)", text, re.M), path
+        assert "torch.load(" not in text, path
+        assert "allow_pickle=True" not in text, path
 
 
 def test_the_package_is_typed_and_documented() -> None:

@@ -197,8 +197,9 @@ def test_images_are_found_and_the_rest_ignored(part: object) -> None:
     [
         ({"label": LABELS}, r"one of the keys .*got \['label'\]"),
         ("image.png", "got str"),
-        ((), "got tuple"),
-        (torch.zeros(3), r"got shape \(3,\)"),
+        ((), "got tuple: give the images alone"),
+        (X.numpy(), r"torch\.from_numpy"),
+        (torch.zeros(3), r"\(3,\): labels.*TensorDataset"),
     ],
 )
 def test_batches_without_images_are_refused(part: object, message: str) -> None:
@@ -207,11 +208,13 @@ def test_batches_without_images_are_refused(part: object, message: str) -> None:
 
 
 def test_data_that_cannot_be_iterated_again_are_refused() -> None:
-    with pytest.raises(InputError, match=r"got generator: .*list\(\.\.\.\)"):
+    with pytest.raises(
+        InputError, match="this generator has not: give a list of its batches, or adapt online"
+    ):
         Batches(part for part in X.split(5))
-    with pytest.raises(InputError, match=r"list\(\.\.\.\)"):
+    with pytest.raises(InputError, match="only once: give the loader itself"):
         Batches(iter(loader(batch_size=5)))
-    with pytest.raises(InputError, match="got DataLoader"):
+    with pytest.raises(InputError, match="a length, which this DataLoader has not"):
         Batches(DataLoader(Endless(), 5))
     with pytest.raises(InputError, match="one size"):
         Batches([X, torch.rand(2, 3, 8, 8)])
@@ -232,7 +235,7 @@ def test_checked_images() -> None:
     assert checked_images(images().double(), cpu, torch.float32, single=None).dtype == torch.float32
     with pytest.raises(InputError, match=r"got torch\.uint8: bytes become pixels"):
         checked_images(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), cpu, torch.float32, single=None)
-    with pytest.raises(InputError, match="got ndarray"):
+    with pytest.raises(InputError, match=r"got ndarray: torch\.from_numpy"):
         checked_images(images().numpy(), cpu, torch.float32, single=None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"got the shape \(0, 3, 4, 4\)"):
         checked_images(torch.zeros(0, 3, 4, 4), cpu, torch.float32, single=None)
@@ -242,5 +245,7 @@ def test_checked_images() -> None:
     assert checked_images(images(2) * 3e38, cpu, torch.float32).isfinite().all()  # only their sum is not
     bad = images(4)
     bad[1, 0, 0, 0], bad[3, 2, 1, 1] = torch.nan, torch.inf
-    with pytest.raises(InputError, match=r"positions \[1, 3\]"):
-        checked_images(bad, cpu, torch.float32, single=None)
+    with pytest.raises(InputError, match=r"positions \[1, 3\] of the batch"):
+        checked_images(bad, cpu, torch.float32)
+    with pytest.raises(InputError, match=r"positions \[8, 6\] of the data"):
+        checked_images(bad, cpu, torch.float32, index=torch.tensor([9, 8, 7, 6]))

@@ -16,7 +16,7 @@ from torch import nn
 
 from acclimate import Adapter
 from acclimate.demo.network import SmallResNet
-from acclimate.errors import AcclimateWarning, DeltaError, ModelError
+from acclimate.errors import AcclimateWarning, DeltaError, ModelError, OptionError
 from acclimate.models.vision import import_torchvision
 from networks import images, resnet, same
 from test_adapter import BATCHES, NORMALIZE, adapted_state
@@ -148,6 +148,8 @@ def test_extra_state_of_a_module_is_no_obstacle(tmp_path: Path) -> None:
     model = Extra(blocks=1)
     Adapter(model, "slr").save(tmp_path / "d")
     Adapter.load(tmp_path / "d", model)
+    with pytest.raises(OptionError, match="a path, then the model; the path is a Extra"):
+        Adapter.load(model, tmp_path / "d")  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="got str"):
         Adapter.load(tmp_path / "d", "resnet")  # type: ignore[arg-type]
 
@@ -160,7 +162,7 @@ def test_a_delta_before_the_first_step_is_the_source(tmp_path: Path) -> None:
 
 def test_a_delta_holds_megabytes_not_hundreds(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = import_torchvision().resnet50()
+    model = import_torchvision().models.resnet50()
     adapter = Adapter(model, "slr+it", normalize=((0.5,) * 3, (0.5,) * 3))
     adapter(images(2, size=32))
     adapter.save(tmp_path / "d")

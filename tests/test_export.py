@@ -16,7 +16,7 @@ from acclimate.models.vision import import_timm, import_torchvision
 from networks import images, resnet, same, state
 from test_adapter import BATCHES, NORMALIZE
 
-models = import_torchvision()
+models = import_torchvision().models
 STOCK = ("resnet50", "densenet121", "mobilenet_v2", "resnext50_32x4d")
 
 

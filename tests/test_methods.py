@@ -63,6 +63,8 @@ def test_a_method_is_a_method_already() -> None:
     ("name", "message"),
     [
         ("slt", "did you mean 'slr'"),
+        ("SLR", "did you mean 'slr'"),
+        (3, "a name or a Method, got int"),
         ("slr+ti", r"did you mean 'slr\+it'"),
         ("xyzzy", "rows: 'source'.*suffixes"),
         ("bn+it", r"no loss.*'\+it'"),
@@ -86,10 +88,10 @@ def test_every_hyperparameter_can_be_overridden_and_no_other() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lr": -1.0}, "lr must be at least 0, got -1.0"),
-        ({"lr": "fast"}, "lr must be at least 0, got 'fast'"),
-        ({"lr": float("nan")}, "lr must be at least 0, got nan"),
-        ({"kappa": 1.0}, "kappa must be at least 0 and below 1"),
+        ({"lr": -1.0}, "lr must be a number, at least 0, got -1.0"),
+        ({"lr": "fast"}, "lr must be a number, at least 0, got 'fast'"),
+        ({"lr": float("nan")}, "lr must be a number, at least 0, got nan"),
+        ({"kappa": 1.0}, "kappa must be a number, at least 0 and below 1"),
         ({"statistics_momentum": 1.5}, "at most 1"),
         ({"optimizer": "adm"}, "unknown optimizer 'adm': did you mean 'adam'"),
         ({"schedule": "linear"}, "unknown schedule"),

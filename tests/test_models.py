@@ -13,7 +13,7 @@ from acclimate.models import vision
 
 def test_networks_of_both_libraries_run() -> None:
     x = torch.rand(2, 3, 32, 32)
-    assert vision.import_torchvision().resnet18(num_classes=4).eval()(x).shape == (2, 4)
+    assert vision.import_torchvision().models.resnet18(num_classes=4).eval()(x).shape == (2, 4)
     assert vision.import_timm().create_model("resnet10t", num_classes=4).eval()(x).shape == (2, 4)
 
 

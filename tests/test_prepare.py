@@ -12,7 +12,7 @@ from acclimate.prepare import model_info, normalization_mismatch, prepare
 from networks import images, resnet, same, state
 
 timm = import_timm()
-models = import_torchvision()
+models = import_torchvision().models
 
 
 class Rms(nn.Module):

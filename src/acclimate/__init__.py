@@ -1,5 +1,7 @@
 """acclimate: adapt a pretrained image classifier to unlabelled data from a shifted distribution."""
 
+from importlib.metadata import version
+
 from acclimate import errors, losses
 from acclimate.adapter import Adapter, adapt
 from acclimate.diversity import ClassDistribution
@@ -15,7 +17,10 @@ __all__ = [
     "History",
     "InputTransformation",
     "Method",
+    "__version__",
     "adapt",
     "errors",
     "losses",
 ]
+
+__version__ = version("acclimate")

@@ -7,7 +7,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from acclimate.batches import Batches, in_order
 from acclimate.delta import check_source, digests, read_delta, write_delta
 from acclimate.engine import Engine
-from acclimate.errors import AcclimateWarning, DeltaError, InputError, OptionError
+from acclimate.errors import AcclimateWarning, DeltaError, InputError, OptionError, listed, unknown
 from acclimate.export import export_module
 from acclimate.interrupts import uninterrupted
 from acclimate.methods import Method, parse_method
@@ -26,6 +26,9 @@ from acclimate.progress import progress_bar
 from acclimate.types import AdaptationResult, Batch, History
 
 __all__ = ["Adapter", "adapt"]
+
+
+_FIT_ONLY: Final = {"epochs", "batch_size", "shuffle", "progress", "on_step", "on_epoch"}
 
 
 @dataclasses.dataclass
@@ -101,6 +104,9 @@ class Adapter:
         seed: int = 0,
         **overrides: Any,
     ) -> None:
+        misplaced = sorted(overrides.keys() & _FIT_ONLY)
+        if misplaced:
+            raise OptionError(f"{listed(misplaced)} belongs to fit, not to Adapter")
         if input_transform:
             overrides["input_transform"] = True
         self.method = parse_method(method).override(overrides, also=_keywords())
@@ -301,6 +307,8 @@ class Adapter:
         device: torch.device | str | None = None,
     ) -> Adapter:
         """The adapter that `save` wrote, on the same source model; refused on any other."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise OptionError(f"load takes a path, then the model; the path is a {type(path).__name__}")
         tensors, document = read_delta(path)
         try:
             method = Method(**{**document["method"], "betas": tuple(document["method"]["betas"])})
@@ -386,6 +394,10 @@ def adapt(
     >>> adapt(net, torch.rand(100, 3, 8, 8), epochs=2).predictions.shape
     torch.Size([100])
     """
+    known = [*(item.name for item in dataclasses.fields(Method)), *_keywords(), *_FIT_ONLY]
+    for name in options:
+        if name not in known:
+            raise OptionError(unknown("option", name, known))
     adapter = Adapter(model, method, **options)
     history = adapter.fit(data, epochs, batch_size=batch_size, shuffle=shuffle, progress=progress)
     logits = adapter.predict(data, batch_size=batch_size)

@@ -129,16 +129,20 @@ class Batches:
         self.order = torch.tensor(draws[0] if draws[0] == draws[1] else sorted(draws[0]))
 
     def _from_iterable(self, data: Any) -> None:
-        try:
-            len(data)
-            again = isinstance(data, Iterable) and iter(data) is not data
-        except TypeError:
-            again = False
-        if not again:
+        kind = type(data).__name__
+        if not isinstance(data, Iterable):
             raise InputError(
-                "the data must be images, a data set, a loader or another iterable that has a length and "
-                f"can be iterated again, got {type(data).__name__}: an iterator becomes one by list(...)"
+                f"the data must be images, a data set, a loader or a list of batches, got {kind}"
             )
+        try:
+            len(data)  # type: ignore[arg-type]
+        except TypeError:
+            raise InputError(
+                f"fit and predict need data with a length, which this {kind} has not: give a list of its "
+                "batches, or adapt online, batch by batch"
+            ) from None
+        if iter(data) is data:
+            raise InputError(f"this {kind} can be gone through only once: give the loader itself, or a list")
         self._iterable: Any = data
 
 

@@ -95,10 +95,13 @@ def check_source(expected: Mapping[str, str], found: Mapping[str, str]) -> None:
             parts.append(f"the model lacks {listed(missing, 5)}")
         if added:
             parts.append(f"the delta knows nothing of {listed(added, 5)}")
-        raise DeltaError(f"this delta belongs to another model: {'; '.join(parts)}")
+        raise DeltaError(
+            f"this delta belongs to another model: {'; '.join(parts)}. Give the model it was made from"
+        )
     differing = [name for name in sorted(expected) if expected[name] != found[name]]
     if differing:
         raise DeltaError(
             "this delta belongs to the same architecture with other weights; "
-            f"{len(differing)} of {len(expected)} tensors differ: {listed(differing, 5)}"
+            f"{len(differing)} of {len(expected)} tensors differ: {listed(differing, 5)}. "
+            "Give the model with the weights it had before adapting"
         )

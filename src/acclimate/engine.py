@@ -100,7 +100,7 @@ class Engine:
         """
         if not self.adapts:
             return self.forward(batch.images)
-        images = self._checked(batch.images)
+        images = self._checked(batch.images, batch.index)
         # The caller may be in no_grad or inference mode: adaptation has a mode of its own.
         with torch.inference_mode(False), torch.set_grad_enabled(self._optimizer is not None):
             undo = self._hold()
@@ -231,6 +231,8 @@ class Engine:
 
     def _objective_for(self, logits: Tensor) -> Objective:
         """The objective, made when the first logits tell the number of classes."""
+        if logits.shape[1] < 2:
+            raise ModelError("the network has one output only: adaptation needs a logit for every class")
         if self.objective is None:
             self.objective = Objective(
                 self.method,
@@ -241,8 +243,9 @@ class Engine:
             ).to(logits.device)
         return self.objective
 
-    def _checked(self, images: Tensor) -> Tensor:
-        return checked_images(images, self.device, self._dtype, single=self.prepared.statistics.single)
+    def _checked(self, images: Tensor, index: Tensor | None = None) -> Tensor:
+        single = self.prepared.statistics.single
+        return checked_images(images, self.device, self._dtype, single=single, index=index)
 
     def _loss(self, logits: Tensor, index: Tensor | None) -> Tensor:
         if self._optimizer is not None and not logits.requires_grad:

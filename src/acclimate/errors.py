@@ -65,7 +65,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     "unknown method 'xyzzy': known are 'hlr', 'slr', 'tent'"
     """
     names = list(known)
-    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5)
     if near:
         return f"unknown {kind} {name!r}: did you mean {listed(near)}?"
     return f"unknown {kind} {name!r}: known are {listed(sorted(names))}"

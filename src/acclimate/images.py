@@ -13,6 +13,12 @@ from acclimate.errors import InputError
 
 __all__ = ["checked_images", "images_of"]
 
+_HINTS: Final = {
+    "ndarray": ": torch.from_numpy makes a tensor of it",
+    "list": ": give the images alone, the first entry of what a loader gives",
+    "tuple": ": give the images alone, the first entry of what a loader gives",
+}
+
 IMAGE_KEYS: Final = ("images", "image", "pixel_values", "img", "inputs", "input", "x")
 
 
@@ -25,27 +31,38 @@ def images_of(part: Any) -> Tensor:
         part = part[key]
     elif isinstance(part, (tuple, list)) and part:
         part = part[0]
-    if not isinstance(part, Tensor) or part.ndim < 2:
-        got = f"shape {tuple(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
-        raise InputError(f"a batch must be a tensor of images, or hold one first or by name, got {got}")
-    return part
+    if isinstance(part, Tensor) and part.ndim >= 2:
+        return part
+    if isinstance(part, Tensor):
+        shape = tuple(part.shape)
+        got = f"the shape {shape}: labels, if these are, go with their images in a TensorDataset"
+    else:
+        got = f"{type(part).__name__}{_HINTS.get(type(part).__name__, '')}"
+    raise InputError(f"a batch must be a tensor of images, a tuple that begins with one or a dict, got {got}")
 
 
 def checked_images(
-    images: Tensor, device: torch.device, dtype: torch.dtype, *, single: str | None = None
+    images: Tensor,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    single: str | None = None,
+    index: Tensor | None = None,
 ) -> Tensor:
     """Images on a device that can take part in a backward pass, or a clear error.
 
-    ``single`` says why the network cannot take a batch of one image, if it cannot.
+    ``single`` says why the network cannot take a batch of one image, if it cannot; ``index`` where the
+    images stand in the data, if that is known.
     """
     if not isinstance(images, Tensor) or not images.is_floating_point():
         got = str(images.dtype) if isinstance(images, Tensor) else type(images).__name__
+        hint = ": bytes become pixels in [0, 1] by images.float() / 255" if isinstance(images, Tensor) else ""
         raise InputError(
-            f"images must be a tensor of floating-point numbers, got {got}: "
-            "bytes become pixels in [0, 1] by images.float() / 255"
+            f"images must be a tensor of floating-point numbers, got {got}{hint or _HINTS.get(got, '')}"
         )
     if images.ndim < 2 or len(images) == 0:
-        raise InputError(f"images must be a batch (N, C, H, W), got the shape {tuple(images.shape)}")
+        shape = tuple(images.shape)
+        raise InputError(f"images must be a batch (N, C, H, W) of at least one, got the shape {shape}")
     if len(images) == 1 and single is not None:
         raise InputError(f"a batch of one image has no batch statistics: {single}")
     with torch.inference_mode(False), torch.no_grad():
@@ -55,5 +72,8 @@ def checked_images(
         if not math.isfinite(images.sum(dtype=torch.promote_types(dtype, torch.float32)).item()):
             bad = (~torch.isfinite(images.flatten(1)).all(1)).nonzero().flatten().tolist()
             if bad:
-                raise InputError(f"the images at positions {bad} of the batch hold NaN or infinite pixels")
+                where = f"{bad} of the batch" if index is None else f"{index[bad].tolist()} of the data"
+                raise InputError(
+                    f"the images at positions {where} hold NaN or infinite pixels: leave them out"
+                )
     return images

@@ -24,10 +24,10 @@ def _one_of(kind: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def _within(name: str, value: float, low: float, high: float, *, open_end: bool = False) -> None:
-    number = isinstance(value, (int, float)) and low <= value <= high
-    if not number or (open_end and value == high):
-        end = "" if high == float("inf") else f" and {'below' if open_end else 'at most'} {high}"
-        raise OptionError(f"{name} must be at least {low}{end}, got {value!r}")
+    if isinstance(value, (int, float)) and low <= value <= high and not (open_end and value == high):
+        return
+    end = "" if high == float("inf") else f" and {'below' if open_end else 'at most'} {high}"
+    raise OptionError(f"{name} must be a number, at least {low}{end}, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Method:
         known = [item.name for item in fields(self) if not item.metadata.get("fixed")]
         for name in changes:
             if name not in known:
-                everything = [*known, *also]
+                everything = list(dict.fromkeys([*known, *also]))
                 raise OptionError(
                     f"{unknown('option', name, everything)} (all of them: {listed(everything, 99)})"
                 )
@@ -176,17 +176,19 @@ def parse_method(name: str | Method) -> Method:
     """
     if isinstance(name, Method):
         return name
+    if not isinstance(name, str):
+        raise OptionError(f"method must be a name or a Method, got {type(name).__name__}")
     suffix = "|".join(re.escape(key) for key in _SUFFIXES)
     for row in METHODS.values():
-        match = re.fullmatch(rf"{re.escape(row.name)}((?:{suffix})*)", str(name))
+        match = re.fullmatch(rf"{re.escape(row.name)}((?:{suffix})*)", name)
         if match is None:
             continue
         added = re.findall(suffix, match[1])
         if added and not row.has_loss:
             raise OptionError(f"{row.name!r} has no loss, so that {listed(added)} cannot be added to it")
         changes = {key: value for part in added for key, value in _SUFFIXES[part].items()}
-        return replace(row, name=str(name), **changes)
-    plain = not set("+-") & set(str(name))
+        return replace(row, name=name, **changes)
+    plain = not set("+-") & set(name)
     known = list(METHODS) if plain else [row + part for row in METHODS for part in _SUFFIXES]
     raise OptionError(
         f"{unknown('method', name, known)} (rows: {listed(METHODS)}; suffixes: {listed(_SUFFIXES)})"

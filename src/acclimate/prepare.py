@@ -91,7 +91,11 @@ def prepare(
 
     moving = {id(p) for name in adapting if norms for p in affine_parameters(layers[name]).values()}
     own = copy_model(model, shared=[p for p in model.parameters() if id(p) not in moving])
-    own.to(device).eval().requires_grad_(False)
+    try:
+        own.to(device)
+    except (AssertionError, RuntimeError) as error:
+        raise OptionError(f"device {str(device)!r} cannot be used: {error}") from error
+    own.eval().requires_grad_(False)
     inserted = [name for name in adapting if not (norms and affine_parameters(own.get_submodule(name)))]
     for name in inserted:
         attach_affine(own.get_submodule(name), floating_like(own))

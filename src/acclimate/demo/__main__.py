@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import nullcontext
 
 import torch
 from rich.console import Console
@@ -57,7 +58,8 @@ def main() -> None:
     for column in (*shifts, "gain over source", "seconds"):
         table.add_column(column, justify="right")
     source: list[float] = []
-    with Live(table, console=console, refresh_per_second=4):
+    # in a terminal the table grows row by row; in a file it comes as a whole, after a line per method
+    with Live(table, console=console, refresh_per_second=4) if console.is_terminal else nullcontext():
         for method in METHODS:
             started = time.perf_counter()
             scores = []
@@ -68,8 +70,12 @@ def main() -> None:
             source = source or scores
             gain = sum(scores) / len(scores) - sum(source) / len(source)
             seconds = time.perf_counter() - started
+            if not console.is_terminal:
+                console.print(f"{method}: {seconds:.0f} s")
             table.add_row(method, *(f"{score:.1f}" for score in scores), f"{gain:+.1f}", f"{seconds:.1f}")
-    console.print(SNIPPET)
+    if not console.is_terminal:
+        console.print(table)
+    console.print(f"\n{SNIPPET}")
 
 
 if __name__ == "__main__":

@@ -27,21 +27,26 @@ _declared: list[torch.library.Library] = []  # a library's operators live as lon
 
 
 def import_torchvision() -> ModuleType:
-    """torchvision with its networks, whichever torch it was built for."""
+    """torchvision, whichever torch it was built for; from here on ``import torchvision`` works too."""
     try:
-        return importlib.import_module("torchvision.models")
+        importlib.import_module("torchvision.models")
+    except ModuleNotFoundError as error:
+        raise ModelError("torchvision is not installed: pip install 'acclimate[vision]'") from error
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
-    except ModuleNotFoundError as error:
-        raise ModelError("torchvision is not installed: pip install 'acclimate[vision]'") from error
+        _declare_operators()
+        importlib.import_module("torchvision.models")
+    return importlib.import_module("torchvision")
+
+
+def _declare_operators() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]  # what the failed import left behind
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for schema in _SCHEMAS:
         library.define(schema)  # type: ignore[no-untyped-call]
     _declared.append(library)
-    return importlib.import_module("torchvision.models")
 
 
 def import_timm() -> ModuleType:
