@@ -391,7 +391,7 @@ def adapt(
     ``options`` are those of `Adapter`; the rest are those of `Adapter.fit`.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
-    >>> adapt(net, torch.rand(100, 3, 8, 8), epochs=2).predictions.shape
+    >>> adapt(net, torch.rand(100, 3, 8, 8), method="tent", epochs=2).predictions.shape
     torch.Size([100])
     """
     known = [*(item.name for item in dataclasses.fields(Method)), *_keywords(), *_FIT_ONLY]

@@ -37,8 +37,8 @@ class Batches:
     Takes a tensor of images, a map-style data set, a `DataLoader`, a list of batches, or anything
     else that can be iterated again and has a length (which then keeps its own order).
 
-    >>> [batch.index.tolist() for batch in Batches(torch.rand(7, 3, 4, 4), 3).epoch(seed=0)]
-    [[1, 5, 2], [4, 0, 6, 3]]
+    >>> [len(batch.images) for batch in Batches(torch.rand(7, 3, 4, 4), batch_size=3).epoch(seed=0)]
+    [3, 4]
     """
 
     def __init__(self, data: Any, batch_size: int = 64, *, shuffle: bool = True) -> None:

@@ -60,7 +60,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """Say that a name is unknown, with the nearest known names, or all where none is near.
 
     >>> unknown("method", "slt", ["slr", "hlr", "tent"])
-    "unknown method 'slt': did you mean 'slr', 'hlr'?"
+    "unknown method 'slt': did you mean 'slr'?"
     >>> unknown("method", "xyzzy", ["slr", "hlr", "tent"])
     "unknown method 'xyzzy': known are 'hlr', 'slr', 'tent'"
     """
