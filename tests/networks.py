@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from acclimate import Adapter
 from acclimate.demo.network import SmallResNet
 
 CLASSES = 5
@@ -33,3 +34,11 @@ def state(model: nn.Module) -> dict[str, Tensor]:
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+NORMALIZE = ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+BATCHES = [images(16, seed=i) for i in range(4)]
+
+
+def adapted_state(adapter: Adapter) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in adapter._engine.changing().items()}

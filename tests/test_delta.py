@@ -18,8 +18,7 @@ from acclimate import Adapter
 from acclimate.demo.network import SmallResNet
 from acclimate.errors import AcclimateWarning, DeltaError, ModelError, OptionError
 from acclimate.models.vision import import_torchvision
-from networks import images, resnet, same
-from test_adapter import BATCHES, NORMALIZE, adapted_state
+from networks import BATCHES, NORMALIZE, adapted_state, images, resnet, same
 
 DATA = images(40)
 

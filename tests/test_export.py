@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from acclimate import Adapter
 from acclimate.models.vision import import_timm, import_torchvision
-from networks import images, resnet, same, state
-from test_adapter import BATCHES, NORMALIZE
+from networks import BATCHES, NORMALIZE, images, resnet, same, state
 
 models = import_torchvision().models
 STOCK = ("resnet50", "densenet121", "mobilenet_v2", "resnext50_32x4d")

@@ -123,20 +123,35 @@ def test_single_images_work(policy: str) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in prepared.parameters.values())
 
 
-def test_a_layer_that_is_used_twice_can_go_backward() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bn = nn.BatchNorm2d(3)
-            self.conv = nn.Conv2d(3, 3, 1)
+class Twice(nn.Module):
+    """A network that uses one norm two times in a forward pass."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.bn(self.conv(self.bn(x)))
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bn = norm()[0]
+        self.conv = nn.Conv2d(3, 3, 1)
 
-    for policy in POLICIES:
-        prepared = prepare(Twice(), statistics=policy, freeze="none")
-        with prepared.statistics.updating():
-            prepared.model(images()).sum().backward()
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn(self.conv(self.bn(x)))
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [("batch", {}), ("running", {"momentum": 1.0}), ("blend", {"pseudo_count": 0.0}), ("source", {})],
+)
+def test_a_layer_that_is_used_twice_has_the_gradient_of_torch(policy: str, options: dict[str, float]) -> None:
+    weights = torch.randn(24, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    reference = Twice().train(policy != "source")
+    (reference(images()) * weights).sum().backward()
+    prepared = prepare(Twice(), statistics=policy, freeze="none", **options)  # type: ignore[arg-type]
+    with prepared.statistics.updating():
+        (prepared.model(images()) * weights).sum().backward()
+    for name, parameter in prepared.parameters.items():
+        expected = reference.get_parameter(name).grad
+        assert expected is not None
+        assert expected.abs().max() > 1
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-3, atol=1e-2)
 
 
 def test_which_policies_need_more_than_one_image() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -15,40 +15,20 @@ from torch import Tensor, nn
 from acclimate.batches import Batches, in_order
 from acclimate.delta import check_source, digests, read_delta, write_delta
 from acclimate.engine import Engine
-from acclimate.errors import AcclimateWarning, DeltaError, InputError, OptionError, listed, unknown
+from acclimate.errors import AcclimateWarning, DeltaError, OptionError, listed, unknown
 from acclimate.export import export_module
+from acclimate.fitting import Fit, begin, run
 from acclimate.interrupts import uninterrupted
 from acclimate.methods import Method, parse_method
 from acclimate.objectives import External
 from acclimate.options import make_options
 from acclimate.prepare import checked_model
-from acclimate.progress import progress_bar
 from acclimate.types import AdaptationResult, Batch, History
 
 __all__ = ["Adapter", "adapt"]
 
 
 _FIT_ONLY: Final = {"epochs", "batch_size", "shuffle", "progress", "on_step", "on_epoch"}
-
-
-@dataclasses.dataclass
-class _Fit:
-    """Where a call of `fit` stands; kept when it is interrupted, and saved with the rest."""
-
-    epochs: int
-    batches: int
-    images: int | None
-    shuffle: bool
-    length: int
-    """Batches of an epoch; fewer than announced where a short last one was merged."""
-    epoch: int = 0
-    batch: int = 0
-    seed: int | None = None
-    """Of this epoch's order, once it is drawn."""
-
-    def is_same(self, other: _Fit) -> bool:
-        names = ("epochs", "batches", "images", "shuffle")
-        return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 class Adapter:
@@ -125,7 +105,7 @@ class Adapter:
         with torch.inference_mode(False):
             self._engine = Engine(model, self.method, self._options, external=objective, device=device)
         self._generator = torch.Generator()
-        self._fit: _Fit | None = None
+        self._fit: Fit | None = None
         self.reset()
         for caution in self._engine.cautions:
             warnings.warn(caution, AcclimateWarning, stacklevel=2)
@@ -213,45 +193,37 @@ class Adapter:
         if epochs < 1:
             raise OptionError(f"epochs must be at least 1, got {epochs}")
         batches = Batches(data, batch_size, shuffle=shuffle)
+
+        def call(function: Callable[[Adapter], None] | None) -> None:
+            if function is not None:
+                function(self)
+
         if not self._engine.adapts:  # there is nothing to learn from going through the images
-            for _ in range(epochs if on_epoch is not None else 0):
-                on_epoch(self)  # type: ignore[misc]
+            for _ in range(epochs):
+                call(on_epoch)
             return self.history
         before = self._generator.get_state()
-        run = self._begin(epochs, batches)
+        fit = begin(self._fit, epochs, batches)
+        if fit is not self._fit:
+            self._engine.forget_labels()  # they are those of other data
+            self._fit = fit
         try:
-            self._run(run, batches, progress, on_step, on_epoch)
+            run(
+                fit,
+                self._engine,
+                batches,
+                self._generator,
+                progress=progress,
+                on_step=lambda: call(on_step),
+                on_epoch=lambda: call(on_epoch),
+            )
         except BaseException:
-            if run.epoch == run.batch == 0:  # nothing was done yet, so that there is nothing to go on with
+            if fit.epoch == fit.batch == 0:  # nothing was done yet, so that there is nothing to go on with
                 self._fit = None
                 self._generator.set_state(before)
             raise
         self._fit = None
         return self.history
-
-    def _run(
-        self,
-        run: _Fit,
-        batches: Batches,
-        progress: bool | None,
-        on_step: Callable[[Adapter], None] | None,
-        on_epoch: Callable[[Adapter], None] | None,
-    ) -> None:
-        with progress_bar(run.epochs * run.length, progress) as show:
-            while run.epoch < run.epochs:
-                for batch in self._remaining(run, batches):
-                    position, total = run.epoch * run.length + run.batch, run.epochs * run.length
-                    with uninterrupted():
-                        self._engine.update(batch, position=position, total=total, epoch=run.epoch + 1)
-                        run.batch += 1
-                    show(position + 1, self.history)
-                    if on_step is not None:
-                        on_step(self)
-                if run.batch == 0:
-                    raise InputError("the data gave no batch when they were gone through again")
-                run.epoch, run.batch, run.length, run.seed = run.epoch + 1, 0, run.batch, None
-                if on_epoch is not None:
-                    on_epoch(self)
 
     def predict(self, data: Any, *, batch_size: int | None = None) -> Tensor:
         """Logits without an update, in the order of the data.
@@ -325,7 +297,7 @@ class Adapter:
                 adapter._engine.restore({name: tensor.clone() for name, tensor in tensors.items()})
             adapter._generator.set_state(tensors["generator"])
             adapter._calls = calls
-            adapter._fit = None if fit is None else _Fit(**fit)
+            adapter._fit = None if fit is None else Fit(**fit)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DeltaError(f"{os.fspath(path)} is damaged: {error}") from error
         return adapter
@@ -334,45 +306,6 @@ class Adapter:
         name = type(self._engine.prepared.model).__name__
         tensors = len(self.adapting)
         return f"Adapter({name}, method={self.method.name!r}, step={self.step}, {tensors} tensors adapt)"
-
-    def _begin(self, epochs: int, batches: Batches) -> _Fit:
-        """A new run of `fit`, or the interrupted one that this call goes on with."""
-        images = None if batches.order is None else len(batches.order)
-        asked = _Fit(epochs, len(batches), images, batches.shuffle, length=len(batches))
-        held = self._fit
-        if held is None or (held.epoch == held.epochs and not held.is_same(asked)):
-            self._engine.forget_labels()
-            self._fit = asked
-            return asked
-        if held.epoch == held.epochs:
-            warnings.warn(
-                "this fit was complete when it was saved; call reset() to start it again",
-                AcclimateWarning,
-                stacklevel=3,
-            )
-        if not held.is_same(asked):
-            raise OptionError(
-                f"a fit of {held.epochs} epochs of {held.batches} batches stands at epoch {held.epoch + 1}, "
-                f"batch {held.batch}, and this is another one ({epochs} epochs of {len(batches)} batches): "
-                "call it as before to go on, or reset() to start again"
-            )
-        return held
-
-    def _remaining(self, run: _Fit, batches: Batches) -> Iterator[Batch]:
-        """The batches of an epoch that are still to come."""
-        labels = self.method.pseudo_label_weight > 0
-        if labels and batches.order is None:
-            raise InputError(
-                "centroid labels need to know which image is which: give images, a map-style data set, "
-                "a loader of one, or a list of batches"
-            )
-        if run.seed is None:
-            run.seed = int(torch.randint(2**62, (), generator=self._generator))
-        if run.batch == 0:
-            self._engine.prepared.statistics.restart()
-            if labels and run.epoch > 0:
-                self._engine.label(batches.epoch(run.seed))
-        return batches.epoch(run.seed, start=run.batch)
 
 
 def adapt(
