@@ -22,6 +22,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/accuracy.py --epochs 10 --methods tent slr --corruptions speckle_noise --name cifar10_epoch10
 	$(BIN)/python benchmarks/export.py
+	$(BIN)/python benchmarks/demo.py
 	$(BIN)/python benchmarks/render.py
 
 docs: $(READY)

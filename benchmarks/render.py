@@ -9,6 +9,7 @@ from typing import Any
 
 from records import RESULTS
 
+README = Path(__file__).parents[1] / "README.md"
 TARGET = Path(__file__).parents[1] / "docs" / "results.md"
 HEAD = """# Results
 
@@ -110,6 +111,10 @@ def main() -> None:
             record = json.loads(path.read_text())
             parts.append(f"## {title}\n\n{text}\n\n{(table or plain)(record)}\n\n{protocol(record)}\n")
     TARGET.write_text("\n".join(parts))
+    demo = json.loads((RESULTS / "demo.json").read_text())
+    before, _, rest = README.read_text().partition("<!-- demo -->\n")
+    _, mark, after = rest.partition("<!-- /demo -->")
+    README.write_text(f"{before}<!-- demo -->\n{plain(demo)}\n{mark}{after}")
 
 
 if __name__ == "__main__":

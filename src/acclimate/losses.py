@@ -9,8 +9,8 @@ With logits o, confidences p = softmax(o) and the top class ``*`` = argmax o:
 
 float64 stays float64, every other precision is computed in float32. Values and gradients are exact
 for any finite logits, in O(N n) time and memory, without a clamp on p and without an epsilon: within
-1e-6 * max(1, |value|) of float64. Entropy is computed in its plain form up to 2,048 classes, and there
-torch's softmax can miss that by a factor of two from several hundred classes on.
+1e-6 * max(1, |value|) of float64. Entropy is computed in its plain form up to 2,048 classes; there, with
+many hundreds of classes, torch's softmax can miss that by up to a factor of two.
 """
 
 from __future__ import annotations
