@@ -33,8 +33,8 @@ LAYERS = (
     ("adapter",),
 )
 # Leaves that only the layers above the adapter use; they know errors and types, and each itself.
-LEAVES = ("models",)
-TOP = ("__init__", "demo")
+LEAVES = ("models", "corruptions")
+TOP = ("__init__", "__main__", "demo", "report", "cli")
 
 
 def imported_by(path: Path) -> set[str]:
@@ -94,7 +94,8 @@ def test_torchvision_and_timm_come_by_one_door(path: Path) -> None:
 
 def test_public_names() -> None:
     classes = "AdaptationResult Adapter ClassDistribution History InputTransformation Method"
-    assert acclimate.__all__ == f"METHODS {classes} __version__ adapt errors losses".split()
+    functions = "adapt corrupt corruptions errors losses"
+    assert acclimate.__all__ == f"METHODS {classes} __version__ {functions}".split()
     assert all(hasattr(acclimate, name) for name in acclimate.__all__)
 
 

@@ -2,8 +2,9 @@
 
 from importlib.metadata import version
 
-from acclimate import errors, losses
+from acclimate import corruptions, errors, losses
 from acclimate.adapter import Adapter, adapt
+from acclimate.corruptions import corrupt
 from acclimate.diversity import ClassDistribution
 from acclimate.input_transform import InputTransformation
 from acclimate.methods import METHODS, Method
@@ -19,6 +20,8 @@ __all__ = [
     "Method",
     "__version__",
     "adapt",
+    "corrupt",
+    "corruptions",
     "errors",
     "losses",
 ]

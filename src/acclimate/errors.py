@@ -5,6 +5,7 @@ AcclimateError
 ├── OptionError      (ValueError)       an argument, a name or a pattern that is unknown or does not fit
 ├── ModelError       (ValueError)       a network that cannot be adapted as asked
 ├── DeltaError       (ValueError)       a saved delta that is damaged or belongs to another model
+├── OutputError      (OSError)          a file that cannot be written
 └── DivergenceError  (ArithmeticError)  a loss that is no longer a finite number
 
 AcclimateWarning     (UserWarning)      the work goes on, but the user should know
@@ -23,6 +24,7 @@ __all__ = [
     "InputError",
     "ModelError",
     "OptionError",
+    "OutputError",
     "listed",
     "unknown",
 ]
@@ -46,6 +48,10 @@ class ModelError(AcclimateError, ValueError):
 
 class DeltaError(AcclimateError, ValueError):
     """A saved delta that is damaged or belongs to another model."""
+
+
+class OutputError(AcclimateError, OSError):
+    """A file that cannot be written."""
 
 
 class DivergenceError(AcclimateError, ArithmeticError):

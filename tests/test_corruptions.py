@@ -1,0 +1,232 @@
+"""`corrupt`: every corruption, for every kind of image, the same in any batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import acclimate
+from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, corrupt
+from acclimate.corruptions.arrays import CUT
+from acclimate.corruptions.parameters import PARAMETERS, parameters
+from acclimate.errors import InputError, OptionError
+
+ALL = tuple(CORRUPTIONS)
+FIXED = "brightness contrast defocus_blur gaussian_blur jpeg_compression pixelate saturate zoom_blur".split()
+
+
+def scene(count: int = 5, height: int = 32, width: int = 32, channels: int = 3, seed: int = 0) -> np.ndarray:
+    """Smooth colours with a few edges, a flat patch, black and white."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (count, 5, 5, channels))
+    rows = np.linspace(0, 4, height).round().astype(int)
+    columns = np.linspace(0, 4, width).round().astype(int)
+    images = coarse[:, rows][:, :, columns] + rng.normal(0, 12, (count, height, width, channels))
+    images[:, :6, :6] = 0
+    images[:, -6:, :6] = 255
+    images[:, -6:, -6:] = 120
+    return np.clip(images, 0, 255).astype(np.uint8)
+
+
+def test_the_table() -> None:
+    assert len(NAMES) == 15
+    assert VALIDATION_NAMES == ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+    assert set(PARAMETERS) == set(NAMES + VALIDATION_NAMES) == set(ALL)
+    assert acclimate.corrupt is corrupt
+    for row in CORRUPTIONS.values():
+        assert row.kind in ("noise", "blur", "weather", "digital")
+        assert row.summary.endswith((".", ":", ","))
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("severity", [1, 3, 5])
+@pytest.mark.parametrize("size", [(32, 32), (50, 41), (230, 224)])
+def test_the_same_alone_in_a_batch_and_on_other_threads(
+    name: str, severity: int, size: tuple[int, int]
+) -> None:
+    images = scene(100 if size == (32, 32) else 3, *size)
+    whole = corrupt(images, name, severity, seed=3)
+    for i in (0, 1, len(images) - 1):
+        np.testing.assert_array_equal(corrupt(images[i], name, severity, seed=3, index=i), whole[i])
+    pair = corrupt(images[[2, 0]], name, severity, seed=3, index=[2, 0])
+    np.testing.assert_array_equal(pair, whole[[2, 0]])
+    np.testing.assert_array_equal(corrupt(images[1:], name, severity, seed=3, index=1), whole[1:])
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1 if threads > 1 else 2)
+        np.testing.assert_array_equal(corrupt(images[:3], name, severity, seed=3), whole[:3])
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_container_gives_the_same_pixels_in_kind(name: str) -> None:
+    images = scene(3)
+    expected = corrupt(images, name, 4)
+    before = images.copy()
+    tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
+    made = corrupt(tensor, name, 4)
+    assert made.dtype == torch.uint8
+    np.testing.assert_array_equal(made.permute(0, 2, 3, 1).numpy(), expected)
+    np.testing.assert_array_equal(corrupt(tensor[0], name, 4).permute(1, 2, 0).numpy(), expected[0])
+    picture = corrupt(Image.fromarray(images[0]), name, 4)
+    assert isinstance(picture, Image.Image)
+    np.testing.assert_array_equal(np.asarray(picture), expected[0])
+    np.testing.assert_array_equal(images, before)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_floats_are_the_same_before_the_cut_to_bytes(name: str, dtype: type) -> None:
+    images = scene(3)
+    floats = images.astype(np.float32) / np.float32(255)
+    given = floats.astype(dtype)
+    made = corrupt(given, name, 3)
+    assert made.dtype == dtype
+    assert 0 <= made.min()
+    assert made.max() <= 1
+    if dtype != np.float16:
+        levels = np.floor(made.astype(np.float32) * np.float32(255) + CUT)
+        np.testing.assert_array_equal(levels, corrupt(images, name, 3))
+    np.testing.assert_array_equal(given, floats.astype(dtype))
+
+
+def test_bfloat16_and_devices_come_back() -> None:
+    tensor = torch.rand(2, 3, 32, 32).bfloat16()
+    made = corrupt(tensor, "fog", 2)
+    assert made.dtype == torch.bfloat16
+    assert made.device == tensor.device
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("size", [(8, 8), (9, 31), (28, 28), (50, 37), (200, 300), (20, 400)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_any_size_and_grey(name: str, size: tuple[int, int], channels: int) -> None:
+    images = scene(2, *size, channels)
+    for severity in (1, 5):
+        made = corrupt(images, name, severity)
+        assert made.shape == images.shape
+        if severity == 5 and min(size) >= 28 and not (name == "saturate" and channels == 1):
+            assert (made != images).any()  # on less, a blur may be shorter than a pixel
+    if channels == 1:
+        np.testing.assert_array_equal(
+            corrupt(images[0, ..., 0], name, 5), corrupt(images, name, 5)[0, ..., 0]
+        )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_seed_and_index_decide_what_is_random(name: str) -> None:
+    images = np.repeat(scene(1), 2, axis=0)
+    first, second = corrupt(images, name, 5)
+    again = corrupt(images[0], name, 5)
+    other = corrupt(images[0], name, 5, seed=1)
+    np.testing.assert_array_equal(first, again)
+    assert (name in FIXED) == (first == second).all() == (first == other).all()
+
+
+def test_corruptions_and_seeds_do_not_share_their_noise() -> None:
+    flat = np.full((1, 64, 64, 3), 0.5, dtype=np.float32)
+    patterns = [
+        corrupt(flat, "gaussian_noise", 1, seed=0),
+        corrupt(flat, "gaussian_noise", 1, seed=1),
+        corrupt(flat, "gaussian_noise", 1, index=1),
+        corrupt(flat, "speckle_noise", 1),
+    ]
+    correlations = np.corrcoef([pattern.ravel() for pattern in patterns])
+    assert np.abs(correlations - np.eye(4)).max() < 0.05
+    # severities do: more of the same
+    stronger = corrupt(flat, "gaussian_noise", 2)
+    assert np.corrcoef(patterns[0].ravel(), stronger.ravel())[0, 1] > 0.99
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(ALL) - {"saturate", "glass_blur", "elastic_transform", "pixelate"})
+)
+def test_higher_severities_are_further_from_the_image(name: str) -> None:
+    images = scene(8, 224, 224)
+    distance = [np.abs(corrupt(images, name, s).astype(float) - images).mean() for s in (1, 3, 5)]
+    assert distance == sorted(distance)
+
+
+@pytest.mark.parametrize(
+    "name", ["defocus_blur", "gaussian_blur", "motion_blur", "glass_blur", "snow", "spatter"]
+)
+@pytest.mark.parametrize("severity", [1, 3, 4, 5])
+def test_twice_the_size_looks_the_same(name: str, severity: int) -> None:
+    # the same scene at 224 and 448 pixels, compared at 224
+    images = scene(12, 224, 224)
+    large = images.repeat(2, axis=1).repeat(2, axis=2)
+    small = corrupt(images, name, severity).astype(float)
+    shrunk = corrupt(large, name, severity).astype(float)
+    shrunk = shrunk.reshape(12, 224, 2, 224, 2, 3).mean((2, 4))
+    changed, changed_large = (np.abs(made - images).mean() for made in (small, shrunk))
+    assert changed_large == pytest.approx(changed, rel=0.12)
+    assert shrunk.std() == pytest.approx(small.std(), rel=0.05)
+
+
+def test_parameters_of_published_sizes_are_as_published() -> None:
+    for size in (32, 64, 224):
+        for name, table in PARAMETERS.items():
+            for severity in range(1, 6):
+                assert parameters(name, severity, size, size) == table[size][severity - 1]
+                assert len(table[size]) == 5
+    assert parameters("pixelate", 5, 448, 448) == (0.125,)
+    assert parameters("elastic_transform", 5, 64, 48) == pytest.approx((10.24 * 0.5625, 1.44, 0.96))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("contrast", 0), "severity must be 1 to 5, got 0"),
+        (("contrast", 6), "severity must be 1 to 5, got 6"),
+        (("contrast", True), "severity must be 1 to 5, got True"),
+        (("contrast", 2.5), "severity must be 1 to 5, got 2.5"),
+        (("gausian_noise", 1), "unknown corruption 'gausian_noise': did you mean 'gaussian_noise'"),
+        (("xyzzy", 1), "unknown corruption 'xyzzy': known are 'brightness'"),
+    ],
+)
+def test_unknown_names_and_severities(arguments: tuple[str, int], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        corrupt(scene(1), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"index": [1, 2]}, "expected an index for each of 3 images, got 2"),
+        ({"index": -1}, "must not be negative"),
+        ({"seed": -1}, "must not be negative"),
+        ({"index": [0.5, 1, 2]}, "index must be a whole number, got 0.5"),
+        ({"seed": "a"}, "seed must be a whole number, got 'a'"),
+    ],
+)
+def test_bad_seeds_and_indices(options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        corrupt(scene(3), "fog", 1, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.full((32, 32, 3), np.nan), "got NaN or infinity"),
+        (np.full((32, 32, 3), 1.5), "got values from 1.5 to 1.5: divide 0 to 255 by 255"),
+        (np.full((32, 32, 3), -0.1, dtype=np.float32), "got values from -0.1"),
+        (np.zeros((32, 32, 4), dtype=np.uint8), "expected 1 or 3 channels .* got 4 .* drop an alpha channel"),
+        (torch.zeros(32, 32, 3), "expected 1 or 3 channels in images of shape .*C, H, W.* got 32"),
+        (np.zeros((32, 32, 3), dtype=np.uint16), "16-bit images become floats when divided by 65535"),
+        (np.zeros((32, 32, 3), dtype=np.int64), "expected uint8, or floats in .0, 1., got int64"),
+        (np.zeros((7, 32, 3), dtype=np.uint8), "at least 8 by 8 pixels, got \\(7, 32, 3\\)"),
+        (np.zeros(32, dtype=np.uint8), "expected images of shape"),
+        (Image.new("RGBA", (32, 32)), "mode L or RGB, got RGBA: convert it first"),
+        ("photo.jpg", "expected a PIL image, an array or a tensor, got str"),
+    ],
+)
+def test_bad_images(images: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        corrupt(images, "contrast", 1)  # type: ignore[type-var]
+
+
+def test_an_empty_batch_stays_empty() -> None:
+    assert corrupt(np.zeros((0, 32, 32, 3), dtype=np.uint8), "snow", 1).shape == (0, 32, 32, 3)
