@@ -14,7 +14,16 @@ from acclimate.corruptions.parameters import PARAMETERS, parameters
 from acclimate.errors import InputError, OptionError
 
 ALL = tuple(CORRUPTIONS)
-FIXED = "brightness contrast defocus_blur gaussian_blur jpeg_compression pixelate saturate zoom_blur".split()
+FIXED = [
+    "brightness",
+    "contrast",
+    "defocus_blur",
+    "gaussian_blur",
+    "jpeg_compression",
+    "pixelate",
+    "saturate",
+    "zoom_blur",
+]
 
 
 def scene(count: int = 5, height: int = 32, width: int = 32, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -85,7 +94,7 @@ def test_floats_are_the_same_before_the_cut_to_bytes(name: str, dtype: type) -> 
     given = floats.astype(dtype)
     made = corrupt(given, name, 3)
     assert made.dtype == dtype
-    assert 0 <= made.min()
+    assert made.min() >= 0
     assert made.max() <= 1
     if dtype != np.float16:
         levels = np.floor(made.astype(np.float32) * np.float32(255) + CUT)

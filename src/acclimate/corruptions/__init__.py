@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,7 @@ def known(name: str) -> str:
 
 
 def _indices(index: int | Sequence[int] | None, count: int) -> list[int]:
-    if index is None or not hasattr(index, "__len__"):
+    if not isinstance(index, Iterable):
         first = _whole("index", 0 if index is None else index)
         return list(range(first, first + count))
     indices = [_whole("index", number) for number in index]

@@ -1,0 +1,197 @@
+"""The command line: each command parses, makes one library call and says how it went.
+
+Exit codes: 0 done, 1 done in part (and what failed), 2 bad input, 130 interrupted with the state saved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from PIL import Image
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+import acclimate
+from acclimate.corruptions import CORRUPTIONS, NAMES, SEVERITIES, VALIDATION_NAMES, frost_source, known
+from acclimate.corruptions.generate import FORMATS, Outcome, corrupt_dataset
+from acclimate.corruptions.sources import read_image
+from acclimate.errors import AcclimateError, OptionError, OutputError
+from acclimate.report.contact_sheet import contact_sheet
+
+__all__ = ["app", "main"]
+
+DONE, IN_PART, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+GROUPS = {"all": tuple(CORRUPTIONS), "test": NAMES, "validation": VALIDATION_NAMES}
+
+app = typer.Typer(
+    name="acclimate",
+    help="Adapt a pretrained image classifier to unlabelled data from a shifted distribution.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+figures = typer.Typer(help="Draw figures.", no_args_is_help=True)
+app.add_typer(figures, name="figures")
+messages = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error arose.")]
+Seed = Annotated[int, typer.Option(min=0, help="Decides all that is random.")]
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+) -> None:
+    if version:
+        print(acclimate.__version__)
+        raise typer.Exit(DONE)
+
+
+@app.command()
+def corrupt(
+    source: Annotated[Path, typer.Argument(help="A folder of images, or a .npy or .npz file of images.")],
+    target: Annotated[Path, typer.Argument(help="A folder for the corrupted images.")],
+    corruption: Annotated[
+        list[str], typer.Option(help="all, test, validation or names; repeat it, or set commas.")
+    ] = ["all"],  # noqa: B006 - typer copies it
+    severity: Annotated[list[str], typer.Option(help="1 to 5, or a range such as 2-4; as above.")] = ["1-5"],  # noqa: B006
+    size: Annotated[
+        int, typer.Option(min=0, help="Crop the images of a folder to this, as ImageNet's; 0 leaves them.")
+    ] = 224,
+    format: Annotated[  # noqa: A002 - the option's name
+        str | None,
+        typer.Option(help=f"{', '.join(FORMATS)}; by default jpeg for a folder, npy for an array."),
+    ] = None,
+    seed: Seed = 0,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; by default one per processor.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Make again what is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Corrupt a folder of images (to an ImageNet-C tree) or an array of images (to CIFAR-C arrays).
+
+    Run it again to go on after an interrupt: what is there is not made again.
+    """
+    with _errors_as_messages(debug), _progress("corrupting") as progress:
+        outcome = corrupt_dataset(
+            source,
+            target,
+            names=_names(corruption),
+            severities=_severities(severity),
+            size=size or None,
+            format=format,
+            seed=seed,
+            workers=workers,
+            force=force,
+            progress=progress,
+        )
+    _tell(outcome, target, as_json)
+    raise typer.Exit(IN_PART if outcome.failed else DONE)
+
+
+@figures.command("corruptions")
+def figures_corruptions(
+    image: Annotated[Path, typer.Argument(help="An image.")],
+    out: Annotated[Path, typer.Option(help="Where to draw it.")] = Path("corruptions.png"),
+    size: Annotated[int, typer.Option(min=8, help="Crop the image to this, as ImageNet's.")] = 224,
+    tile: Annotated[int | None, typer.Option(min=8, help="Width at which each image is shown.")] = None,
+    seed: Seed = 0,
+    debug: Debug = False,
+) -> None:
+    """Draw a contact sheet: nineteen corruptions, five severities."""
+    with _errors_as_messages(debug):
+        sheet = contact_sheet(Image.fromarray(read_image(image, size)), seed=seed, tile=tile)
+        try:
+            sheet.save(out)
+        except (OSError, ValueError) as error:
+            raise OutputError(f"{out} cannot be written: {error}") from error
+    messages.print(f"{out}: {sheet.width} by {sheet.height} pixels, frost from {frost_source()}")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _names(words: list[str]) -> list[str]:
+    names: dict[str, None] = {}
+    for word in _split(words):
+        names.update(dict.fromkeys(GROUPS[word] if word in GROUPS else (known(word),)))
+    return list(names)
+
+
+def _severities(words: list[str]) -> list[int]:
+    severities: set[int] = set()
+    for word in _split(words):
+        first, _, last = word.partition("-")
+        if not (first.isdigit() and (last or first).isdigit()):
+            raise OptionError(f"severity must be 1 to 5, or a range such as 2-4, got {word!r}")
+        span = range(int(first), int(last or first) + 1)
+        if not span or not set(span) <= set(SEVERITIES):
+            raise OptionError(f"severity must be 1 to 5, got {word}")
+        severities.update(span)
+    return sorted(severities)
+
+
+def _split(words: list[str]) -> list[str]:
+    return [part for word in words for part in word.replace(",", " ").split()]
+
+
+def _tell(outcome: Outcome, target: Path, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({**dataclasses.asdict(outcome), "target": str(target)}))
+    messages.print(f"{target}: {outcome.made:,} corrupted images made, {outcome.present:,} were there")
+    for name, reason in outcome.failed.items():
+        messages.print(f"left out: {name}: {reason}", style="red", markup=False)
+
+
+@contextmanager
+def _errors_as_messages(debug: bool) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        messages.print("interrupted: what was done is kept, and the same command goes on with the rest")
+        raise typer.Exit(INTERRUPTED) from None
+    except AcclimateError as error:
+        if debug:
+            raise
+        messages.print(f"error: {error}", style="red", markup=False)
+        raise typer.Exit(IN_PART if isinstance(error, OutputError) else BAD_INPUT) from None
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A function to call with what is done and all; shown to people, not to files."""
+    if not messages.is_terminal:
+        yield lambda done, total: None
+        return
+    columns: tuple[Any, ...] = (
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=messages) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,60 @@
+"""Many small tasks on several processes, a bounded number of them under way at any time."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from typing import Any, TypeVar
+
+import torch
+
+from acclimate.errors import AcclimateError
+
+__all__ = ["run_all"]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_shared: Any = None  # in a worker: what all tasks have in common
+
+
+def run_all(
+    work: Callable[[Any, Task], Result], shared: Any, tasks: Iterable[Task], workers: int
+) -> Iterator[Result]:
+    """Results of ``work(shared, task)`` as they come; with one worker, in this very process."""
+    if workers == 1:
+        yield from (work(shared, task) for task in tasks)
+        return
+    waiting = iter(tasks)
+    with ProcessPoolExecutor(workers, initializer=_enter, initargs=(shared,)) as pool:
+        under_way: set[Future[Result]] = set()
+        try:
+            while True:
+                under_way |= {
+                    pool.submit(_call, work, task) for task in islice(waiting, 4 * workers - len(under_way))
+                }
+                if not under_way:
+                    return
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        except BrokenProcessPool as error:
+            raise AcclimateError(
+                "a worker process died, perhaps for want of memory: what was done is kept; go on with the "
+                "same command and fewer workers"
+            ) from error
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _enter(shared: Any) -> None:
+    global _shared
+    _shared = shared
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    torch.set_num_threads(1)  # the processes share the processors among them
+
+
+def _call(work: Callable[[Any, Task], Result], task: Task) -> Result:
+    return work(_shared, task)

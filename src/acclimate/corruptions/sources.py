@@ -1,0 +1,184 @@
+"""What a corrupted data set is made from: a folder of images, or an array in a `.npy` or `.npz` file."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from acclimate.corruptions.arrays import Bytes, Ints
+from acclimate.errors import InputError, listed
+
+__all__ = ["ArraySource", "FolderSource", "Source", "open_source", "read_image"]
+
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# What files of labels and images are called inside an .npz.
+_IMAGES = ("images", "x", "data", "x_test", "arr_0")
+_LABELS = ("labels", "y", "targets", "y_test", "arr_1")
+
+
+class Source(ABC):
+    """Images that are read one at a time, each with a name and a number for its randomness."""
+
+    names: list[str]
+    """Relative path of each image, without a suffix where it has no file."""
+    labels: Ints | None = None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @abstractmethod
+    def read(self, position: int) -> Bytes:
+        """An 8-bit image (height, width, channels)."""
+
+    @abstractmethod
+    def index(self, position: int) -> int:
+        """The number from which the image's randomness is drawn."""
+
+
+class FolderSource(Source):
+    """All images below a folder, in the order of their paths.
+
+    The randomness of an image comes from its path, so that other files may come and go. Class folders
+    give labels: the rank of an image's top folder.
+    """
+
+    def __init__(self, folder: Path, size: int | None) -> None:
+        self.folder, self.size = folder, size
+        self.names = sorted(_image_files(folder))
+        if not self.names:
+            raise InputError(f"no images in {folder}: looked for {listed(SUFFIXES)} in it and below")
+        if all("/" in name for name in self.names):
+            tops = [name.split("/")[0] for name in self.names]
+            ranks = {top: rank for rank, top in enumerate(sorted(set(tops)))}
+            self.labels = np.array([ranks[top] for top in tops])
+
+    def read(self, position: int) -> Bytes:
+        return read_image(self.folder / self.names[position], self.size)
+
+    def index(self, position: int) -> int:
+        return zlib.crc32(self.names[position].encode())
+
+
+class ArraySource(Source):
+    """Images (n, height, width[, channels]) of a file; a `.npy` file is read as it is needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        images, labels = _npz(path) if path.suffix == ".npz" else _npy(path)
+        if images.dtype != np.uint8 or images.ndim not in (3, 4) or not len(images):
+            raise InputError(
+                f"expected 8-bit images (n, height, width, channels) in {path}, "
+                f"got {images.dtype} of shape {images.shape}"
+            )
+        self.images = images if images.ndim == 4 else images[..., np.newaxis]
+        if self.images.shape[-1] not in (1, 3):
+            raise InputError(f"expected 1 or 3 channels in {path}, got {self.images.shape[-1]}")
+        if labels is not None and len(labels) != len(images):
+            raise InputError(f"{path} comes with {len(labels)} labels for {len(images)} images")
+        self.labels = labels
+        self.names = [self._name(position) for position in range(len(images))]
+
+    def _name(self, position: int) -> str:
+        number = f"{position:05d}"
+        return number if self.labels is None else f"{self.labels[position]}/{number}"
+
+    def read(self, position: int) -> Bytes:
+        return np.asarray(self.images[position])
+
+    def index(self, position: int) -> int:
+        return position
+
+    def __reduce__(self) -> tuple[type[ArraySource], tuple[Path]]:
+        return ArraySource, (self.path,)  # another process opens the file itself
+
+
+def open_source(path: Path, size: int | None) -> Source:
+    """The source at a path; ``size`` crops the images of a folder, None leaves them as they are."""
+    if path.is_dir():
+        return FolderSource(path, size)
+    if not path.exists():
+        raise InputError(f"there is nothing at {path}: expected a folder of images, a .npy or a .npz file")
+    if path.suffix not in (".npy", ".npz"):
+        raise InputError(f"expected a folder of images, a .npy or a .npz file, got {path}")
+    return ArraySource(path)
+
+
+def read_image(path: Path, size: int | None) -> Bytes:
+    """An 8-bit RGB image (height, width, 3), resized and cropped to ``size``.
+
+    Grey, palettes and CMYK become RGB as published, alpha is dropped, 16 bits are rounded to 8. As for
+    ImageNet, the shorter side becomes 256/224 of ``size`` and the centre is kept; an image of that very
+    size is left as it is.
+    """
+    try:
+        with Image.open(path) as file:
+            image = _eight_bits(file)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(f"{path} cannot be read as an image: {error}") from error
+    if size is not None and image.size != (size, size):
+        image = _cropped(image, size)
+    return np.asarray(image)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16") or image.mode == "I":
+        values = np.asarray(image).astype(np.int64)
+        image = Image.fromarray(((values.clip(0, 65535) + 128) // 257).astype(np.uint8))
+    if image.mode == "F":
+        raise ValueError("floating-point pixels have no known range")
+    return image.convert("RGB")
+
+
+def _cropped(image: Image.Image, size: int) -> Image.Image:
+    target = int(size * 256 / 224)
+    width, height = image.size
+    if min(width, height) != target:
+        scale = target / min(width, height)
+        width, height = (max(target, int(side * scale)) for side in (width, height))
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return image.crop((left, top, left + size, top + size))
+
+
+def _image_files(folder: Path) -> list[str]:
+    found = []
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        base = Path(root).relative_to(folder)
+        for name in files:
+            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
+                found.append((base / name).as_posix())
+    return found
+
+
+def _npy(path: Path) -> tuple[Any, Any]:
+    beside = path.with_name("labels.npy")
+    labels = _loaded(beside) if beside.exists() and beside != path else None
+    return _loaded(path, mmap_mode="r"), labels
+
+
+def _npz(path: Path) -> tuple[Any, Any]:
+    with _loaded(path) as archive:
+        names = list(archive.files)
+        images = next((name for name in _IMAGES if name in names), None)
+        if images is None:
+            raise InputError(f"expected images in {path} under one of {listed(_IMAGES)}, got {listed(names)}")
+        labels = next((name for name in _LABELS if name in names), None)
+        try:
+            return archive[images], archive[labels] if labels else None
+        except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def _loaded(path: Path, **options: Any) -> Any:
+    try:
+        return np.load(path, allow_pickle=False, **options)
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise InputError(f"{path} cannot be read as an array: {error}") from error
