@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -29,7 +32,7 @@ def run_all(
         yield from (work(shared, task) for task in tasks)
         return
     waiting = iter(tasks)
-    with ProcessPoolExecutor(workers, initializer=_enter, initargs=(shared,)) as pool:
+    with ProcessPoolExecutor(workers, initializer=_enter, initargs=(shared, os.getpid())) as pool:
         under_way: set[Future[Result]] = set()
         try:
             while True:
@@ -49,11 +52,19 @@ def run_all(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _enter(shared: Any) -> None:
+def _enter(shared: Any, parent: int) -> None:
     global _shared
     _shared = shared
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     torch.set_num_threads(1)  # the processes share the processors among them
+
+
+def _leave_with(parent: int) -> None:
+    """A killed parent cannot end its workers, and they would wait for it for ever."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _call(work: Callable[[Any, Task], Result], task: Task) -> Result:

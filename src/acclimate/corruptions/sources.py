@@ -6,6 +6,8 @@ import os
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -160,25 +162,27 @@ def _image_files(folder: Path) -> list[str]:
 
 def _npy(path: Path) -> tuple[Any, Any]:
     beside = path.with_name("labels.npy")
-    labels = _loaded(beside) if beside.exists() and beside != path else None
-    return _loaded(path, mmap_mode="r"), labels
+    with _readable(path):
+        images = np.lib.format.open_memmap(path, mode="r")
+        labels = np.lib.format.open_memmap(beside, mode="r") if beside.exists() and beside != path else None
+    return images, labels
 
 
 def _npz(path: Path) -> tuple[Any, Any]:
-    with _loaded(path) as archive:
-        names = list(archive.files)
-        images = next((name for name in _IMAGES if name in names), None)
+    with _readable(path), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        images = next((name for name in _IMAGES if name in archive.files), None)
         if images is None:
-            raise InputError(f"expected images in {path} under one of {listed(_IMAGES)}, got {listed(names)}")
-        labels = next((name for name in _LABELS if name in names), None)
-        try:
-            return archive[images], archive[labels] if labels else None
-        except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise InputError(f"{path} cannot be read: {error}") from error
+            found = listed(archive.files)
+            raise InputError(f"expected images in {path} under one of {listed(_IMAGES)}, got {found}")
+        labels = next((name for name in _LABELS if name in archive.files), None)
+        return archive[images], archive[labels] if labels else None
 
 
-def _loaded(path: Path, **options: Any) -> Any:
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        return np.load(path, allow_pickle=False, **options)
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} cannot be read as an array: {error}") from error

@@ -1,0 +1,112 @@
+"""Corruptions against what the published generators make of the same images."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+
+from acclimate.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from acclimate.corruptions.parameters import PARAMETERS
+from acclimate.corruptions.sources import read_image
+
+DATA = Path(os.environ.get("ACCLIMATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+FIXED = (
+    "brightness",
+    "contrast",
+    "defocus_blur",
+    "gaussian_blur",
+    "jpeg_compression",
+    "pixelate",
+    "saturate",
+    "zoom_blur",
+)
+RANDOM = tuple(name for name in CORRUPTIONS if name not in FIXED)
+
+pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the published outputs are not here")
+
+
+def test_the_parameters_are_the_published_ones() -> None:
+    published = json.loads((DATA / "corruption_parameters.json").read_text())
+    for key, size in (("imagenet_c_224", 224), ("tiny_imagenet_c_64", 64), ("cifar_c_32", 32)):
+        assert set(published[key]) == set(PARAMETERS)
+        for name, rows in published[key].items():
+            for ours, theirs in zip(PARAMETERS[name][size], rows, strict=True):
+                assert ours == pytest.approx(tuple(theirs), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("size", [32, 224])
+def test_what_is_not_random_is_the_same(name: str, severity: int, size: int) -> None:
+    with np.load(DATA / f"corruptions_{size}.npz") as published:
+        clean, expected = published["clean"], published[name][severity - 1]
+    difference = np.abs(corrupt(clean, name, severity).astype(int) - expected.astype(int))
+    assert (difference <= 1).mean() >= 0.999
+
+
+@lru_cache(maxsize=2)
+def clean_images(size: int) -> np.ndarray:
+    """The images that the published statistics name."""
+    if size == 32:
+        with np.load(DATA / "cifar10_test.npz") as arrays:
+            return arrays["images"][:200]
+    folders = sorted((DATA / "imagenet_sample").iterdir())[::100]
+    return np.stack([read_image(next(folder.iterdir()), 224) for folder in folders])
+
+
+def statistics(images: np.ndarray, clean: np.ndarray) -> dict[str, float]:
+    gray = images.mean(axis=3)
+    gradient = sum(np.abs(np.diff(gray, axis=axis)).mean() for axis in (1, 2))
+    std = images.reshape(len(images), -1).std(axis=1).mean()
+    return {"mean": images.mean(), "std": std, "gradient": gradient, "ssim": similarity(clean, images)}
+
+
+def similarity(first: np.ndarray, second: np.ndarray) -> float:
+    """SSIM in windows of 7, each channel by itself, as scikit-image's."""
+    first, second = first.astype(float), second.astype(float)
+
+    def local(values: np.ndarray) -> np.ndarray:
+        return ndimage.uniform_filter(values, size=(1, 7, 7, 1))
+
+    mean, other = local(first), local(second)
+    sample = 49 / 48
+    variance, variance_other = (
+        sample * (local(values**2) - local(values) ** 2) for values in (first, second)
+    )
+    covariance = sample * (local(first * second) - mean * other)
+    small, smaller = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    ssim = ((2 * mean * other + small) * (2 * covariance + smaller)) / (
+        (mean**2 + other**2 + small) * (variance + variance_other + smaller)
+    )
+    return float(ssim[:, 3:-3, 3:-3].mean())
+
+
+@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("size", [32, 224])
+def test_what_is_random_has_the_same_statistics(name: str, severity: int, size: int) -> None:
+    # within 3%, or twice the spread of three published repeats; frost here is the drawn one
+    published = json.loads((DATA / "corruption_statistics.json").read_text())[f"size_{size}"]
+    expected = published["corruptions"][name][severity - 1]
+    clean = clean_images(size)
+    runs = [statistics(corrupt(clean, name, severity, seed=seed), clean) for seed in range(3)]
+    for key, repeats in expected.items():
+        ours, theirs = np.mean([run[key] for run in runs]), np.mean(repeats)
+        tolerance = max(0.03 * abs(theirs), 2 * np.ptp(repeats))
+        assert ours == pytest.approx(theirs, abs=tolerance), key
+
+
+def test_imagenets_crop_is_the_published_one() -> None:
+    # 256 by 256 pixels: the centre, without a second resize
+    path = next(sorted((DATA / "imagenet_sample").iterdir())[0].iterdir())
+    whole = np.asarray(Image.open(path).convert("RGB"))
+    np.testing.assert_array_equal(read_image(path, 224), whole[16:240, 16:240])
+    with np.load(DATA / "corruptions_224.npz") as published:
+        assert published["clean"].shape[1:] == read_image(path, 224).shape
