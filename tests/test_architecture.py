@@ -33,7 +33,7 @@ LAYERS = (
     ("adapter",),
 )
 # Leaves that only the layers above the adapter use; they know errors and types, and each itself.
-LEAVES = ("models", "corruptions")
+LEAVES = ("models", "corruptions", "metrics")
 TOP = ("__init__", "__main__", "demo", "report", "cli")
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import acclimate
-from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, corrupt
+from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, corrupt, frost
 from acclimate.corruptions.arrays import CUT
 from acclimate.corruptions.parameters import PARAMETERS, parameters
 from acclimate.errors import InputError, OptionError
@@ -239,3 +243,40 @@ def test_bad_images(images: object, message: str) -> None:
 
 def test_an_empty_batch_stays_empty() -> None:
     assert corrupt(np.zeros((0, 32, 32, 3), dtype=np.uint8), "snow", 1).shape == (0, 32, 32, 3)
+
+
+@pytest.fixture
+def _photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A distribution with six photographs, whose code must not run."""
+    package = tmp_path / "imagecorruptions"
+    (package / "frost").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    information = tmp_path / "imagecorruptions-1.1.2.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: imagecorruptions\nVersion: 1.1.2\n")
+    for number in range(1, 7):
+        colour = (40 * number, 0, 0)  # each its own red, so that one can tell which was drawn
+        suffix = "png" if number < 4 else "jpg"
+        Image.new("RGB", (400, 300), colour).save(package / f"frost/frost{number}.{suffix}", quality=100)
+    monkeypatch.syspath_prepend(tmp_path)
+    for cached in (frost._photographs, frost._scaled):
+        cached.cache_clear()
+    yield
+    for cached in (frost._photographs, frost._scaled):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("_photographs")
+def test_frost_takes_installed_photographs() -> None:
+    assert acclimate.corruptions.frost_source() == "photographs"
+    black = np.zeros((200, 32, 32, 3), dtype=np.uint8)
+    reds = np.unique(corrupt(black, "frost", 5)[..., 0])
+    # amount 0.45 of the first five reds, cut; the published generators never draw the sixth
+    assert reds.tolist() == pytest.approx([18, 36, 54, 72, 90], abs=1)
+    assert "imagecorruptions" not in sys.modules
+
+
+def test_frost_is_drawn_otherwise() -> None:
+    assert acclimate.corruptions.frost_source() == "crystals"
+    panes = frost.frosted_panes(1000, 100)
+    assert all(pane.shape[1] >= 1000 for pane in panes)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
-from scipy import ndimage
 
 from acclimate.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from acclimate.corruptions.parameters import PARAMETERS
 from acclimate.corruptions.sources import read_image
+from acclimate.metrics import structural_similarity
 
 DATA = Path(os.environ.get("ACCLIMATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 FIXED = (
@@ -69,23 +70,8 @@ def statistics(images: np.ndarray, clean: np.ndarray) -> dict[str, float]:
 
 
 def similarity(first: np.ndarray, second: np.ndarray) -> float:
-    """SSIM in windows of 7, each channel by itself, as scikit-image's."""
-    first, second = first.astype(float), second.astype(float)
-
-    def local(values: np.ndarray) -> np.ndarray:
-        return ndimage.uniform_filter(values, size=(1, 7, 7, 1))
-
-    mean, other = local(first), local(second)
-    sample = 49 / 48
-    variance, variance_other = (
-        sample * (local(values**2) - local(values) ** 2) for values in (first, second)
-    )
-    covariance = sample * (local(first * second) - mean * other)
-    small, smaller = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-    ssim = ((2 * mean * other + small) * (2 * covariance + smaller)) / (
-        (mean**2 + other**2 + small) * (variance + variance_other + smaller)
-    )
-    return float(ssim[:, 3:-3, 3:-3].mean())
+    x, y = (torch.from_numpy(images).permute(0, 3, 1, 2) for images in (first, second))
+    return structural_similarity(x, y, span=255).mean().item()
 
 
 @pytest.mark.parametrize("name", RANDOM)

