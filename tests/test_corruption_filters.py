@@ -18,6 +18,7 @@ from scipy import ndimage, stats
 
 from acclimate.corruptions import blur, corrupt, digital, filters, liquid, warp
 from acclimate.corruptions.plasma import plasma
+from acclimate.corruptions.poisson import poisson_counts
 from acclimate.corruptions.streams import Streams
 
 
@@ -262,6 +263,21 @@ def test_saturate_changes_the_saturation(rgb: list[int], parameters: tuple[float
     np.testing.assert_allclose(made.ravel(), expected, atol=2e-6)
 
 
+@pytest.mark.parametrize("photons", [3.0, 60.0, 500.0])
+def test_poisson_counts_are_scipys_quantiles(photons: float) -> None:
+    rng = np.random.default_rng(3)
+    levels = rng.integers(0, 256, 20000)
+    draws = rng.random(20000, dtype=np.float32)
+    draws[:3] = (0, 0.5, 1 - 2**-24)
+    made = poisson_counts(levels, draws, photons)
+    # where single precision decides between two counts, either is right
+    low, high = (stats.poisson.ppf(draws.astype(float) + e, photons * levels / 255) for e in (-1e-6, 1e-6))
+    inside = (draws > 1e-5) & (draws < 1 - 1e-5)
+    assert (made[inside] >= low[inside]).all()
+    assert (made[inside] <= high[inside]).all()
+    assert np.isfinite(made).all()
+
+
 def test_noise_has_the_published_distribution() -> None:
     flat = np.full((400, 400, 3), 0.4, dtype=np.float32)
     normal = (corrupt(flat, "gaussian_noise", 1) - 0.4) / 0.08
@@ -272,6 +288,9 @@ def test_noise_has_the_published_distribution() -> None:
     counts = np.bincount(photons.round().astype(int).ravel(), minlength=16)[:12]
     expected = stats.poisson.pmf(np.arange(12), 12 * 0.4) * photons.size
     np.testing.assert_allclose(counts, expected, atol=5 * np.sqrt(expected.max()))
+    # floats between the levels are drawn one by one
+    between = np.full((400, 400, 3), 0.4007, dtype=np.float32)
+    assert (corrupt(between, "shot_noise", 3) * 12).mean() == pytest.approx(12 * 0.4007, rel=0.002)
     salted = corrupt(flat, "impulse_noise", 5)
     assert (salted == 0).mean() == pytest.approx(0.135, abs=0.003)
     assert (salted == 1).mean() == pytest.approx(0.135, abs=0.003)

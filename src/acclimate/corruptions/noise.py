@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from acclimate.corruptions.arrays import Floats
+from acclimate.corruptions.poisson import poisson_counts
 from acclimate.corruptions.streams import Streams
 
 __all__ = ["gaussian_noise", "impulse_noise", "shot_noise", "speckle_noise"]
@@ -20,9 +21,14 @@ def gaussian_noise(x: Floats, streams: Streams, scale: float) -> Floats:
 
 def shot_noise(x: Floats, streams: Streams, photons: float) -> Floats:
     """Poisson noise of a sensor that counts so many photons on a white pixel."""
-    counts = streams.poisson(x * np.float32(photons))
-    counts /= np.float32(photons)
-    return counts
+    levels = np.rint(x * np.float32(255))
+    for i, (own, level) in enumerate(zip(x, levels, strict=True)):
+        if np.abs(own * np.float32(255) - level).max() < 1e-3:
+            x[i] = poisson_counts(level, streams[i].uniform(*own.shape)[0], photons)
+        else:
+            x[i] = streams[i].poisson(own * np.float32(photons))
+    x /= np.float32(photons)
+    return x
 
 
 def impulse_noise(x: Floats, streams: Streams, share: float) -> Floats:

@@ -30,6 +30,7 @@ class Streams:
 
     @cached_property
     def _generators(self) -> list[np.random.Generator]:
+        """Made when they are first drawn from: many corruptions are not random."""
         sequences = (np.random.SeedSequence(key) for key in self._keys)
         return [np.random.Generator(np.random.SFC64(sequence)) for sequence in sequences]
 
@@ -50,9 +51,15 @@ class Streams:
         return self._stacked(lambda rng: rng.integers(high, size=shape, dtype=np.int32))
 
     def poisson(self, expected: Floats) -> Floats:
-        """Counts with an expectation for every pixel."""
-        counts = [rng.poisson(own) for rng, own in zip(self._generators, expected, strict=True)]
-        return np.stack(counts).astype(np.float32)
+        """Counts for one image, with an expectation for every pixel."""
+        (rng,) = self._generators
+        return rng.poisson(expected).astype(np.float32)
+
+    def __getitem__(self, position: int) -> Streams:
+        """The stream of one image."""
+        one = Streams(0, (), "")
+        one._generators = [self._generators[position]]
+        return one
 
     def _stacked(self, draw: Callable[[np.random.Generator], Ints]) -> Ints:
         if len(self._generators) == 1:
