@@ -1,20 +1,19 @@
-"""CIFAR-10 images, the ResNets that go with them, and two validation corruptions.
+"""CIFAR-10 images, and the ResNets that go with them.
 
 Looks for the data where ACCLIMATE_DATA says, or beside the project in `../shared/data`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
+from acclimate import corrupt
 from acclimate.demo.network import SmallResNet
 
 DATA = Path(os.environ.get("ACCLIMATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -37,24 +36,6 @@ def load_images() -> tuple[Tensor, Tensor]:
 
 
 def corrupted(images: Tensor, name: str, severity: int, seed: int = 0) -> Tensor:
-    """A validation corruption with the published parameters, rounded to bytes as published."""
-    parameters = json.loads((DATA / "corruption_parameters.json").read_text())["cifar_c_32"]
-    strength = parameters[name][severity - 1][0]
-    if name == "speckle_noise":
-        noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(seed))
-        shifted = images + images * noise * strength
-    elif name == "gaussian_blur":
-        shifted = _blurred(images, strength)
-    else:
-        raise ValueError(f"only speckle_noise and gaussian_blur are made here, got {name}")
-    return (shifted.clamp(0, 1) * 255).floor() / 255
-
-
-def _blurred(images: Tensor, sigma: float) -> Tensor:
-    radius = int(4 * sigma + 0.5)
-    x = torch.arange(-radius, radius + 1, dtype=torch.float32)
-    kernel = torch.exp(-0.5 * (x / sigma) ** 2)
-    kernel = kernel / kernel.sum()
-    out = F.pad(images, (radius,) * 4, mode="replicate").flatten(0, 1).unsqueeze(1)
-    out = F.conv2d(F.conv2d(out, kernel.view(1, 1, 1, -1)), kernel.view(1, 1, -1, 1))
-    return out.view_as(images)
+    """As published: made from and of bytes."""
+    pixels = (images * 255).round().to(torch.uint8)
+    return corrupt(pixels, name, severity, seed=seed).float() / 255

@@ -19,7 +19,7 @@ from acclimate.corruptions.arrays import Doubles, Floats, Ints
 __all__ = ["box_sum", "correlate", "gaussian", "gaussian_weights", "motion", "motion_taps", "smooth", "zoom"]
 
 _FEW_TAPS = 24  # up to here shifted sums are faster than a Fourier transform
-_SHORT = 6  # radius up to which shifted sums are faster than a matrix product
+_SHORT = 4  # radius up to which shifted sums are faster than a matrix product
 
 
 def gaussian(x: Floats, sigma: float) -> Floats:
@@ -41,10 +41,11 @@ def smooth(x: Floats, sigma: float) -> Floats:
 def correlate(x: Floats, kernel: Doubles) -> Floats:
     """Correlation with an odd square kernel, edges mirrored without repeating the edge."""
     radius = len(kernel) // 2
-    offsets = [(int(row) - radius, int(column) - radius) for row, column in np.argwhere(kernel)]
-    reach = max(max(abs(row), abs(column)) for row, column in offsets)
+    taps = np.argwhere(kernel) - radius
+    reach = int(np.abs(taps).max())
     padded = _padded(x, reach, "reflect")
-    if len(offsets) <= _FEW_TAPS:
+    if len(taps) <= _FEW_TAPS:
+        offsets = [(int(row), int(column)) for row, column in taps]
         return _shifted_sum(padded, reach, offsets, kernel[kernel != 0], x.shape[-2:])
     inner = slice(radius - reach, radius + reach + 1)
     return _fourier(padded, kernel[inner, inner], x.shape[-2:])
@@ -181,8 +182,8 @@ def _zoom_taps(size: int, factor: float) -> tuple[Ints, Ints, Floats, Floats]:
 def _fourier(padded: Floats, kernel: Doubles, size: tuple[int, ...]) -> Floats:
     """Correlation as a product of spectra; one image at a time, so that a batch changes nothing."""
     height, width = size
-    shape = tuple(_fast_length(length) for length in padded.shape[-2:])
-    spectrum = torch.fft.rfft2(torch.from_numpy(kernel), s=shape).conj().resolve_conj()
+    shape = (_fast_length(padded.shape[-2]), _fast_length(padded.shape[-1]))
+    spectrum = _spectrum(kernel.tobytes(), len(kernel), *shape)
     out = np.empty((*padded.shape[:-2], height, width), dtype=np.float32)
     for i, image in enumerate(padded):
         planes = torch.fft.rfft2(torch.from_numpy(image).double(), s=shape)
@@ -191,14 +192,20 @@ def _fourier(padded: Floats, kernel: Doubles, size: tuple[int, ...]) -> Floats:
     return out
 
 
+@lru_cache(maxsize=16)
+def _spectrum(kernel: bytes, side: int, height: int, width: int) -> torch.Tensor:
+    values = torch.from_numpy(np.frombuffer(kernel).reshape(side, side).copy())
+    return torch.fft.rfft2(values, s=(height, width)).conj().resolve_conj()
+
+
 @lru_cache(maxsize=64)
 def _fast_length(length: int) -> int:
-    """The next multiple of four without prime factors above 7: Fourier transforms of it are fast.
+    """The next multiple of 16 without prime factors above 5: Fourier transforms of it are fast.
 
     >>> [_fast_length(length) for length in (32, 240, 244)]
-    [32, 240, 252]
+    [32, 240, 256]
     """
-    length = 4 * math.ceil(length / 4)
-    while (210**20) % length:
-        length += 4
+    length = 16 * math.ceil(length / 16)
+    while 30**20 % length:
+        length += 16
     return length

@@ -80,21 +80,21 @@ def chamfer_distance(edges: Mask) -> Floats:
     """
     column = np.minimum(_column_distance(edges), _FAR + 1).astype(np.int16)
     nearest = np.minimum(1000 * column, 1000 * _FAR)
-    best = np.empty_like(column)
-    for side in range(1, min(_FAR, edges.shape[-1])):
+    best, longest, length = (np.empty_like(column) for _ in range(3))
+    for side in range(1, min(_FAR, column.shape[-1])):
         if nearest.max() <= 1000 * side:
             break
         best[..., :side] = _FAR + 1
         best[..., side:] = column[..., :-side]
         np.minimum(best[..., :-side], column[..., side:], out=best[..., :-side])
-        np.minimum(nearest, _chamfer(side, best), out=nearest)
+        # the shortest path is as long as the largest of four forms, one for each kind of slope
+        longest.fill(0)
+        for across, down in _SLOPES:
+            np.multiply(best, np.int16(down), out=length)
+            length += np.int16(across * side)
+            np.maximum(longest, length, out=longest)
+        np.minimum(nearest, longest, out=nearest)
     return nearest / np.float32(1000)
-
-
-def _chamfer(side: int, column: Ints) -> Ints:
-    """Length of the shortest path, in thousandths: the largest of four forms, one for each slope."""
-    forms = [column * np.int16(down) + np.int16(side * across) for across, down in _SLOPES]
-    return np.maximum(np.maximum(forms[0], forms[1]), np.maximum(forms[2], forms[3]))
 
 
 def _column_distance(edges: Mask) -> Ints:

@@ -1,0 +1,212 @@
+"""Corruptions: speed beside imagecorruptions, agreement with the published generators, and memory.
+
+Runs in an environment with `benchmarks/peers.txt` (`make bench` makes it), where frost comes from the
+published photographs. Looks for data where ACCLIMATE_DATA says, or beside the project in `../shared/data`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from cifar import DATA, NORMALIZE, load_images, load_model
+from peers import peer_corrupt
+from PIL import Image
+from records import write
+
+from acclimate.corruptions import CORRUPTIONS, SEVERITIES, corrupt, frost, frost_source
+from acclimate.corruptions.sources import read_image
+from acclimate.metrics import structural_similarity
+
+# Accuracy in % of the unadapted ResNet-20 on images of the published CIFAR-C generator, severity 5.
+PUBLISHED_ACCURACY = {
+    "gaussian_noise": 18.1, "shot_noise": 22.4, "impulse_noise": 17.7, "defocus_blur": 48.6,
+    "glass_blur": 32.5, "motion_blur": 46.9, "zoom_blur": 46.4, "snow": 54.0, "frost": 39.1, "fog": 45.2,
+    "brightness": 72.4, "contrast": 22.3, "elastic_transform": 59.9, "pixelate": 34.4,
+    "jpeg_compression": 68.2, "speckle_noise": 26.0, "gaussian_blur": 32.6, "spatter": 58.5,
+    "saturate": 73.2,
+}  # fmt: skip
+
+
+SLOW = {"glass_blur": 1, "zoom_blur": 3}  # imagecorruptions takes most of a second, a tenth of one
+
+
+def imagenet_images(count: int) -> np.ndarray:
+    folders = sorted((DATA / "imagenet_sample").iterdir())[:: 1000 // count]
+    return np.stack([read_image(next(folder.iterdir()), 224) for folder in folders[:count]])
+
+
+def seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def speed(rounds: int = 15, count: int = 4) -> None:
+    """Both on the same 224-pixel images, one after the other in one process; medians of ratios."""
+    images = imagenet_images(count)
+    rows = []
+    for name in CORRUPTIONS:
+        ours, theirs, ratios = [], [], []
+        for severity in SEVERITIES:
+            corrupt(images[:1], name, severity)  # tables and photographs are read once
+            for _ in range(SLOW.get(name, rounds)):
+                peer = seconds(lambda: [peer_corrupt(image, name, severity) for image in images])  # noqa: B023
+                own = seconds(lambda: corrupt(images, name, severity))  # noqa: B023
+                ours.append(own), theirs.append(peer), ratios.append(peer / own)
+        row = {
+            "corruption": name,
+            "acclimate_ms": round(1000 * statistics.median(ours) / count, 2),
+            "imagecorruptions_ms": round(1000 * statistics.median(theirs) / count, 2),
+            "ratio": round(statistics.median(ratios), 2),
+        }
+        rows.append(row)
+        print(row, flush=True)
+    mean = math.exp(statistics.mean(math.log(row["ratio"]) for row in rows))
+    protocol = {
+        "images": f"{count} of 224 by 224 pixels, uint8, all five severities",
+        "rounds": rounds,
+        "geometric_mean_of_ratios": round(mean, 2),
+        "smallest_ratio": min(row["ratio"] for row in rows),
+        "imagecorruptions": version("imagecorruptions"),
+        "note": "imagecorruptions patched where it raises on current releases of numpy, scipy, scikit-image",
+    }
+    write("corruptions_speed", protocol, rows)
+    print(protocol)
+
+
+def agreement() -> None:
+    """Each figure of ours beside the published one."""
+    with np.load(DATA / "cifar10_test.npz") as arrays:
+        small = arrays["images"][:200]
+    rows = []
+    for size, clean in ((32, small), (224, imagenet_images(10))):
+        published = json.loads((DATA / "corruption_statistics.json").read_text())[f"size_{size}"][
+            "corruptions"
+        ]
+        with np.load(DATA / f"corruptions_{size}.npz") as outputs:
+            for name in CORRUPTIONS:
+                for severity in SEVERITIES:
+                    rows.append(
+                        {"size": size, "corruption": name, "severity": severity}
+                        | difference(outputs["clean"], outputs[name][severity - 1], name, severity)
+                        | deviation(clean, published["corruptions"][name][severity - 1], name, severity)
+                    )
+                print(rows[-1], flush=True)
+    protocol = {
+        "frost": frost_source(),
+        "within_one_level": "share of pixels, in %, that differ by at most one grey level from the published "
+        "output; of random corruptions only the statistics are compared",
+        "statistics": "mean over three seeds minus mean over three published repeats, as a share of what is "
+        "allowed: 3% or twice the spread of the repeats",
+    }
+    write("corruptions_agreement", protocol, rows)
+
+
+def difference(clean: np.ndarray, expected: np.ndarray, name: str, severity: int) -> dict[str, float | None]:
+    made = [corrupt(clean, name, severity, seed=seed) for seed in (0, 1)]
+    if (made[0] != made[1]).any():
+        return {"within_one_level": None}
+    near = np.abs(made[0].astype(int) - expected.astype(int)) <= 1
+    return {"within_one_level": round(100 * near.mean(), 3)}
+
+
+def deviation(
+    clean: np.ndarray, published: dict[str, list[float]], name: str, severity: int
+) -> dict[str, float]:
+    runs = [image_statistics(corrupt(clean, name, severity, seed=seed), clean) for seed in range(3)]
+    found = {}
+    for key, repeats in published.items():
+        ours, theirs = statistics.mean(run[key] for run in runs), statistics.mean(repeats)
+        allowed = max(0.03 * abs(theirs), 2 * (max(repeats) - min(repeats)))
+        found[key] = round((ours - theirs) / allowed, 3)
+    return found
+
+
+def image_statistics(images: np.ndarray, clean: np.ndarray) -> dict[str, float]:
+    gray = images.mean(axis=3)
+    x, y = (torch.from_numpy(pixels).permute(0, 3, 1, 2) for pixels in (clean, images))
+    return {
+        "mean": float(images.mean()),
+        "std": float(images.reshape(len(images), -1).std(axis=1).mean()),
+        "gradient": float(sum(np.abs(np.diff(gray, axis=axis)).mean() for axis in (1, 2))),
+        "ssim": structural_similarity(x, y, span=255).mean().item(),
+    }
+
+
+def accuracy() -> None:
+    """The unadapted ResNet-20 on all 10,000 images, severity 5."""
+    model = load_model(20)
+    images, labels = load_images()
+    pixels = (images * 255).round().to(torch.uint8)
+    rows = []
+
+    def measure(name: str, source: str) -> None:
+        ours = round(scored(model, corrupt(pixels, name, 5), labels), 2)
+        published = PUBLISHED_ACCURACY[name]
+        rows.append({"corruption": source, "acclimate": ours, "published": published,
+                     "difference": round(ours - published, 2)})  # fmt: skip
+        print(rows[-1], flush=True)
+
+    for name in CORRUPTIONS:
+        measure(name, f"frost ({frost_source()})" if name == "frost" else name)
+    frost._photographs.cache_clear()
+    frost._scaled.cache_clear()
+    frost._photographs = tuple  # as where they are not installed
+    measure("frost", f"frost ({frost_source()})")
+    protocol = {"data": "CIFAR-10 test set (JPEG copies)", "images": len(images), "severity": 5, "seed": 0,
+                "model": "ResNet-20, unadapted", "metric": "accuracy %"}  # fmt: skip
+    write("corruptions_accuracy", protocol, rows)
+
+
+@torch.inference_mode()
+def scored(model: torch.nn.Module, pixels: torch.Tensor, labels: torch.Tensor) -> float:
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in NORMALIZE)
+    predicted = [model((part / 255 - mean) / std).argmax(1) for part in pixels.split(500)]
+    return 100 * torch.cat(predicted).eq(labels).double().mean().item()
+
+
+def memory() -> None:
+    """Peak memory of `acclimate corrupt` in one process, by the number of images in the folder."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count in (10, 100, 1000):
+            source, target = Path(folder, f"{count}"), Path(folder, f"{count}-c")
+            source.mkdir()
+            for number in range(count):
+                noise = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(noise).resize((256, 256)).save(source / f"{number}.png")
+            command = [sys.executable, "-m", "acclimate", "corrupt", source, target, "--corruption",
+                       "contrast,fog,defocus_blur", "--severity", "3", "--workers", "1"]  # fmt: skip
+            elapsed = seconds(lambda: subprocess.run(command, check=True))  # noqa: B023
+            # of all children so far the largest: it may only grow from row to row
+            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+            rows.append({"images": count, "peak_MiB": round(peak), "seconds": round(elapsed, 1)})
+            print(rows[-1], flush=True)
+    write("corruptions_memory", {"command": "acclimate corrupt, three corruptions, one process"}, rows)
+
+
+PARTS = {"speed": speed, "agreement": agreement, "accuracy": accuracy, "memory": memory}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
+    for part in parser.parse_args().parts:
+        PARTS[part]()
+
+
+if __name__ == "__main__":
+    main()
