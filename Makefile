@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PEERS := $(VENV)-peers
 
 .PHONY: demo test check bench docs clean
 
@@ -18,11 +19,12 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)
+bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/accuracy.py --epochs 10 --methods tent slr --corruptions speckle_noise --name cifar10_epoch10
 	$(BIN)/python benchmarks/export.py
 	$(BIN)/python benchmarks/demo.py
+	$(PEERS)/bin/python benchmarks/corruptions.py
 	$(BIN)/python benchmarks/render.py
 
 docs: $(READY)
@@ -30,11 +32,17 @@ docs: $(READY)
 	$(BIN)/pdoc --output-directory build/docs acclimate
 
 clean:
-	rm -rf $(VENV) build dist .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The constraints pin what is developed with; pyproject.toml says what is supported.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# What is compared with needs releases that acclimate does not, so it lives by itself.
+$(PEERS)/.ready: pyproject.toml constraints.txt benchmarks/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --constraint constraints.txt --requirement benchmarks/peers.txt --editable .
 	touch $@

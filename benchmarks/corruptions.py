@@ -102,7 +102,7 @@ def agreement() -> None:
                     rows.append(
                         {"size": size, "corruption": name, "severity": severity}
                         | difference(outputs["clean"], outputs[name][severity - 1], name, severity)
-                        | deviation(clean, published["corruptions"][name][severity - 1], name, severity)
+                        | deviation(clean, published[name][severity - 1], name, severity)
                     )
                 print(rows[-1], flush=True)
     protocol = {

@@ -1,4 +1,4 @@
-"""Render docs/results.md from benchmarks/results/*.json."""
+"""Render the tables of the docs from benchmarks/results/*.json."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from records import RESULTS
+
+from acclimate.corruptions import CORRUPTIONS
 
 README = Path(__file__).parents[1] / "README.md"
 TARGET = Path(__file__).parents[1] / "docs" / "results.md"
@@ -103,6 +105,59 @@ def plain(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def fill(path: Path, mark: str, text: str) -> None:
+    """Put text between two comments of a page."""
+    before, _, rest = path.read_text().partition(f"<!-- {mark} -->\n")
+    _, end, after = rest.partition(f"<!-- /{mark} -->")
+    assert end, f"{path} has no place for {mark}"
+    path.write_text(f"{before}<!-- {mark} -->\n{text}\n{end}{after}")
+
+
+def names() -> str:
+    lines = ["| name | kind | for | what |", "|---|---|---|---|"]
+    lines += [
+        f"| `{name}` | {row.kind} | {'validation' if row.validation else 'test'} | {row.summary} |"
+        for name, row in CORRUPTIONS.items()
+    ]
+    return "\n".join(lines)
+
+
+def agreement(record: dict[str, Any]) -> str:
+    text = (
+        "At 32 and at 224 pixels. Corruptions that are not random: pixels, in %, within one grey level of the "
+        "published output. Random ones, in brackets: the largest of four deviations (mean, standard deviation, "
+        "gradient and SSIM to the clean image; three seeds against three published repeats) as a share of "
+        "what is taken as agreement, 3% or twice the spread of the repeats, whichever is larger.\n\n"
+    )
+    lines = [
+        "| corruption | " + " | ".join(f"severity {s}" for s in range(1, 6)) + " |",
+        "|---|" + "---|" * 5,
+    ]
+    rows = {(row["corruption"], row["severity"], row["size"]): row for row in record["rows"]}
+    for name in CORRUPTIONS:
+        cells = [" · ".join(_agreed(rows[name, s, size]) for size in (32, 224)) for s in range(1, 6)]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    facts = {"frost": record["protocol"]["frost"], **record["origin"]}
+    shown = "; ".join(f"{key} {value}" for key, value in facts.items())
+    return text + "\n".join(lines) + f"\n\n{shown[0].upper()}{shown[1:]}."
+
+
+def _agreed(row: dict[str, Any]) -> str:
+    if row["within_one_level"] is not None:
+        return f"{row['within_one_level']:.2f}"
+    return f"({max(abs(row[key]) for key in ('mean', 'std', 'gradient', 'ssim')):.2f})"
+
+
+def corruptions() -> None:
+    page = README.parent / "docs" / "corruptions.md"
+    fill(page, "names", names())
+    for mark, table in (("agreement", agreement), ("accuracy", None), ("speed", None), ("memory", None)):
+        path = RESULTS / f"corruptions_{mark}.json"
+        if path.exists():
+            record = json.loads(path.read_text())
+            fill(page, mark, table(record) if table else f"{plain(record)}\n\n{protocol(record)}")
+
+
 def main() -> None:
     parts = [HEAD]
     for name, (title, text, table) in SECTIONS.items():
@@ -111,10 +166,8 @@ def main() -> None:
             record = json.loads(path.read_text())
             parts.append(f"## {title}\n\n{text}\n\n{(table or plain)(record)}\n\n{protocol(record)}\n")
     TARGET.write_text("\n".join(parts))
-    demo = json.loads((RESULTS / "demo.json").read_text())
-    before, _, rest = README.read_text().partition("<!-- demo -->\n")
-    _, mark, after = rest.partition("<!-- /demo -->")
-    README.write_text(f"{before}<!-- demo -->\n{plain(demo)}\n{mark}{after}")
+    fill(README, "demo", plain(json.loads((RESULTS / "demo.json").read_text())))
+    corruptions()
 
 
 if __name__ == "__main__":
