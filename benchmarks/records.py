@@ -16,14 +16,17 @@ import acclimate  # noqa: F401 - the version that is measured
 RESULTS = Path(__file__).parent / "results"
 
 
-def origin() -> dict[str, Any]:
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
+def git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     ).stdout.strip()
+
+
+def origin() -> dict[str, Any]:
+    commit = git("describe", "--always", "--abbrev=12")
+    # other records may have been written since the commit; what makes them may not have changed
+    if git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(exclude,top)benchmarks/results"):
+        commit += "-dirty"
     return {
         "commit": commit,
         "acclimate": version("acclimate"),

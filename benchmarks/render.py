@@ -124,10 +124,10 @@ def names() -> str:
 
 def agreement(record: dict[str, Any]) -> str:
     text = (
-        "At 32 and at 224 pixels. Corruptions that are not random: pixels, in %, within one grey level of the "
-        "published output. Random ones, in brackets: the largest of four deviations (mean, standard deviation, "
-        "gradient and SSIM to the clean image; three seeds against three published repeats) as a share of "
-        "what is taken as agreement, 3% or twice the spread of the repeats, whichever is larger.\n\n"
+        "At 32 and at 224 pixels. Corruptions that are not random: pixels, in %, within one grey level of "
+        "the published output. Random ones, in brackets: the largest of four deviations (mean, standard "
+        "deviation, gradient and SSIM to the clean image; three seeds against three published repeats) as a "
+        "share of what is taken as agreement, 3% or twice the spread of the repeats, whichever is larger.\n\n"
     )
     lines = [
         "| corruption | " + " | ".join(f"severity {s}" for s in range(1, 6)) + " |",
