@@ -63,12 +63,17 @@ def _version(
 
 @app.command()
 def corrupt(
-    source: Annotated[Path, typer.Argument(help="A folder of images, or a .npy or .npz file of images.")],
-    target: Annotated[Path, typer.Argument(help="A folder for the corrupted images.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="A folder of images, or a .npy or .npz file of images.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="A folder for the corrupted images.")],
     corruption: Annotated[
-        list[str], typer.Option(help="all, test, validation or names; repeat it, or set commas.")
+        list[str],
+        typer.Option(metavar="NAME", help="all, test, validation or names; repeat it, or set commas."),
     ] = ["all"],  # noqa: B006 - typer copies it
-    severity: Annotated[list[str], typer.Option(help="1 to 5, or a range such as 2-4; as above.")] = ["1-5"],  # noqa: B006
+    severity: Annotated[
+        list[str], typer.Option(metavar="SEVERITY", help="1 to 5, or a range such as 2-4; as above.")
+    ] = ["1-5"],  # noqa: B006
     size: Annotated[
         int, typer.Option(min=0, help="Crop the images of a folder to this, as ImageNet's; 0 leaves them.")
     ] = 224,
@@ -107,7 +112,7 @@ def corrupt(
 
 @figures.command("corruptions")
 def figures_corruptions(
-    image: Annotated[Path, typer.Argument(help="An image.")],
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image.")],
     out: Annotated[Path, typer.Option(help="Where to draw it.")] = Path("corruptions.png"),
     size: Annotated[int, typer.Option(min=8, help="Crop the image to this, as ImageNet's.")] = 224,
     tile: Annotated[int | None, typer.Option(min=8, help="Width at which each image is shown.")] = None,
@@ -158,7 +163,8 @@ def _tell(outcome: Outcome, target: Path, as_json: bool) -> None:
         print(json.dumps({**dataclasses.asdict(outcome), "target": str(target)}))
     messages.print(f"{target}: {outcome.made:,} corrupted images made, {outcome.present:,} were there")
     for name, reason in outcome.failed.items():
-        messages.print(f"left out: {name}: {reason}", style="red", markup=False)
+        told = reason if name in reason else f"{name}: {reason}"
+        messages.print(f"left out: {told}", style="red", markup=False)
 
 
 @contextmanager
