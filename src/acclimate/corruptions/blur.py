@@ -39,7 +39,7 @@ def zoom_blur(x: Floats, streams: Streams, *factors: float) -> Floats:
 
 
 def glass_blur(x: Floats, streams: Streams, sigma: float, reach: float, rounds: float) -> Floats:
-    """Frosted glass: blurred, pixels moved by up to ``reach``, blurred again."""
+    """Frosted glass: blurred, pixels moved about, blurred again."""
     x = whole(gaussian(x, sigma)) / np.float32(255)
     for _ in range(int(rounds)):
         x = _displaced(x, streams, max(1, round(reach)))
