@@ -134,9 +134,9 @@ def agreement(record: dict[str, Any]) -> str:
         "|---|" + "---|" * 5,
     ]
     rows = {(row["corruption"], row["severity"], row["size"]): row for row in record["rows"]}
-    for name in CORRUPTIONS:
+    for name in dict.fromkeys(row["corruption"] for row in record["rows"]):
         cells = [" · ".join(_agreed(rows[name, s, size]) for size in (32, 224)) for s in range(1, 6)]
-        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     facts = {"frost": record["protocol"]["frost"], **record["origin"]}
     shown = "; ".join(f"{key} {value}" for key, value in facts.items())
     return text + "\n".join(lines) + f"\n\n{shown[0].upper()}{shown[1:]}."

@@ -16,12 +16,14 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import acclimate
 from acclimate.cli import app
-from acclimate.corruptions import CORRUPTIONS, NAMES, SEVERITIES, VALIDATION_NAMES, corrupt
+from acclimate.corruptions import NAMES, SEVERITIES, VALIDATION_NAMES, array_files, corrupt
 from acclimate.corruptions import output as output_module
 from acclimate.corruptions.generate import corrupt_dataset
-from acclimate.corruptions.sources import FolderSource, read_image
-from acclimate.errors import AcclimateError, InputError, OptionError, OutputError
+from acclimate.corruptions.pool import run_all
+from acclimate.corruptions.sources import FolderSource, open_source, read_image
+from acclimate.errors import InputError, OptionError, OutputError, WorkerError
 
 FEW = ("contrast", "gaussian_noise")
 
@@ -115,6 +117,18 @@ def test_what_is_there_is_not_made_again(folder: Path, tmp_path: Path) -> None:
     assert files(target) == whole
 
 
+def test_force_starts_over_and_mixes_nothing(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "c"
+    corrupt_dataset(folder, target, names=FEW, size=32, workers=1)
+    with pytest.raises(OptionError, match="was made with seed 0, not 1, and also holds 'gaussian_noise/1'"):
+        corrupt_dataset(folder, target, names=("contrast",), size=32, seed=1, workers=1, force=True)
+    (folder / "cat/a.JPEG").unlink()
+    outcome = corrupt_dataset(folder, target, names=FEW, size=32, seed=1, workers=1, force=True)
+    assert (outcome.made, outcome.present) == (20, 0)
+    assert not list(target.rglob("a.JPEG"))  # what an earlier call made of it is gone
+    assert json.loads((target / "corruptions.json").read_text())["seed"] == 1
+
+
 def test_an_array_becomes_cifar_c_arrays(tmp_path: Path) -> None:
     images = np.stack([picture(32, 32, seed) for seed in range(70)])
     labels = np.arange(70) % 10
@@ -145,7 +159,74 @@ def test_fewer_severities_are_a_file_each(tmp_path: Path) -> None:
     assert made == {f"{name}_{s}.npy" for name in FEW for s in (2, 5)} | {"labels.npy", "corruptions.json"}
     np.testing.assert_array_equal(np.load(tmp_path / "c/labels.npy"), np.arange(3))
     array = np.load(tmp_path / "c/contrast_2.npy")
-    np.testing.assert_array_equal(array, corrupt(images[..., np.newaxis], "contrast", 2))
+    np.testing.assert_array_equal(array, corrupt(images[..., np.newaxis], "contrast", 2)[..., 0])
+    with pytest.raises(OptionError, match="was made with severities single, not all"):
+        corrupt_dataset(tmp_path / "test.npy", tmp_path / "c", names=FEW, workers=1)
+
+
+def test_arrays_of_other_images_are_not_mixed(folder: Path, tmp_path: Path) -> None:
+    for name, count in (("one", 4), ("two", 2)):
+        np.savez(tmp_path / f"{name}.npz", images=np.stack([picture(32, 32, count)] * count))
+    corrupt_dataset(tmp_path / "one.npz", tmp_path / "c", names=FEW, workers=1)
+    with pytest.raises(OptionError, match=r"was made with source .*one.npz, not .*two.npz"):
+        corrupt_dataset(tmp_path / "two.npz", tmp_path / "c", names=FEW, workers=1)
+    (tmp_path / "two.npz").rename(tmp_path / "one.npz")
+    with pytest.raises(OptionError, match="was made with images"):
+        corrupt_dataset(tmp_path / "one.npz", tmp_path / "c", names=FEW, workers=1)
+    corrupt_dataset(folder, tmp_path / "f", names=FEW, size=32, format="npy", workers=1)
+    Image.fromarray(picture()).save(folder / "dog/new.png")
+    with pytest.raises(OptionError, match="was made with images"):
+        corrupt_dataset(folder, tmp_path / "f", names=(*FEW, "fog"), size=32, format="npy", workers=1)
+
+
+def test_names_given_twice_are_made_once(tmp_path: Path) -> None:
+    images = np.stack([picture(32, 32, seed) for seed in range(70)])
+    np.save(tmp_path / "x.npy", images)
+    outcome = corrupt_dataset(tmp_path / "x.npy", tmp_path / "c", names=("fog", "fog"), workers=2)
+    assert outcome.made == 350
+    np.testing.assert_array_equal(np.load(tmp_path / "c/fog.npy")[:70], corrupt(images, "fog", 1))
+
+
+@pytest.mark.parametrize("labels", [np.array(["../../evil", "b"]), np.zeros((2, 2), int), np.array([0.5, 1])])
+def test_labels_are_whole_numbers(tmp_path: Path, labels: np.ndarray) -> None:
+    np.savez(tmp_path / "x.npz", images=np.zeros((2, 32, 32, 3), np.uint8), labels=labels)
+    with pytest.raises(InputError, match="expected a whole number as label of each of the 2 images"):
+        corrupt_dataset(tmp_path / "x.npz", tmp_path / "c", format="png", workers=1)
+
+
+def test_a_column_of_labels_is_flattened(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x_test=np.zeros((2, 32, 32, 3), np.uint8), y_test=np.array([[3], [7]]))
+    corrupt_dataset(tmp_path / "x.npz", tmp_path / "c", names=("fog",), workers=1)
+    assert np.load(tmp_path / "c/labels.npy").tolist() == [3, 7] * 5
+
+
+def test_links_are_followed_once_and_odd_names_kept(folder: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "animals").symlink_to(folder / "cat")
+    (folder / "cat" / "again").symlink_to(folder / "cat")
+    odd = os.fsdecode(b"\xff.png")
+    Image.fromarray(picture()).save(folder / "cat" / odd)
+    outcome = corrupt_dataset(linked, tmp_path / "c", names=FEW, severities=(1,), size=32, workers=1)
+    assert outcome.made == 6
+    (folder / "cat" / odd).write_bytes(b"broken")
+    code, said = run("corrupt", linked, tmp_path / "d[/b]", "--corruption", "fog", "--size", 32)
+    assert code == 1
+    assert r"\udcff.png cannot be read" in said
+
+
+def test_nothing_is_left_by_what_is_refused(folder: Path, tmp_path: Path) -> None:
+    Image.fromarray(picture(30, 30)).save(folder / "dog/small.png")
+    with pytest.raises(InputError, match="images of one size"):
+        corrupt_dataset(folder, tmp_path / "c", size=None, format="npy", workers=1)
+    with pytest.raises(OptionError, match="seed must not be negative"):
+        corrupt_dataset(folder, tmp_path / "c", seed=-1, workers=1)
+    assert not (tmp_path / "c").exists()
+    mine = tmp_path / "mine"
+    (mine / ".parts-of-mine").mkdir(parents=True)
+    with pytest.raises(OptionError, match="not of our making"):
+        corrupt_dataset(folder, mine, size=32, workers=1)
+    assert (mine / ".parts-of-mine").exists()
 
 
 def test_a_folder_becomes_arrays_and_an_array_a_tree(folder: Path, tmp_path: Path) -> None:
@@ -211,9 +292,11 @@ def test_json_and_groups(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--severity", "0"], "severity must be 1 to 5, got 0"),
-        (["--severity", "6"], "severity must be 1 to 5, got 6"),
-        (["--severity", "4-2"], "severity must be 1 to 5, got 4-2"),
+        (["--severity", "0"], "severity must be 1 to 5, or a range such as 2-4, got '0'"),
+        (["--severity", "6"], "severity must be 1 to 5, or a range such as 2-4, got '6'"),
+        (["--severity", "4-2"], "severity must be 1 to 5, or a range such as 2-4, got '4-2'"),
+        (["--severity", "3-"], "got '3-'"),
+        (["--severity", "²"], "got '²'"),
         (["--severity", "hard"], "or a range such as 2-4, got 'hard'"),
         (["--corruption", "gausian_noise"], "did you mean 'gaussian_noise'"),
         (["--format", "jpg"], "unknown format 'jpg': did you mean 'jpeg'"),
@@ -248,7 +331,7 @@ def test_bad_sources(tmp_path: Path) -> None:
     np.savez(tmp_path / "odd.npz", pixels=np.zeros(3))
     assert "under one of 'images'" in run("corrupt", tmp_path / "odd.npz", tmp_path / "c")[1]
     np.savez(tmp_path / "few.npz", images=np.zeros((2, 32, 32, 3), np.uint8), labels=np.zeros(3))
-    assert "comes with 3 labels for 2 images" in run("corrupt", tmp_path / "few.npz", tmp_path / "c")[1]
+    assert "label of each of the 2 images" in run("corrupt", tmp_path / "few.npz", tmp_path / "c")[1]
     objects = np.array([{}], dtype=object)
     np.save(tmp_path / "pickled.npy", objects, allow_pickle=True)
     assert "cannot be read as an array" in run("corrupt", tmp_path / "pickled.npy", tmp_path / "c")[1]
@@ -345,8 +428,8 @@ def test_a_full_disk_ends_it_and_leaves_nothing_half_written(
 def test_a_target_that_is_a_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "c").write_text("")
     code, said = run("corrupt", folder, tmp_path / "c")
-    assert code == 1
-    assert "cannot be written" in said
+    assert code == 2
+    assert "is not a folder" in said
 
 
 def test_killed_or_interrupted_it_goes_on_to_the_same_files(tmp_path: Path) -> None:
@@ -366,7 +449,7 @@ def test_killed_or_interrupted_it_goes_on_to_the_same_files(tmp_path: Path) -> N
         said = process.communicate(timeout=60)[1].decode()
         assert process.returncode == code
         if how == signal.SIGINT:
-            assert "the same command goes on with the rest" in said.replace("\n", " ")
+            assert "the same command (without --force) goes on with the rest" in said.replace("\n", " ")
             assert not list(target.glob(".parts*"))
         for made in target.rglob("*.JPEG"):
             pixels(made)  # whole
@@ -378,14 +461,38 @@ def test_killed_or_interrupted_it_goes_on_to_the_same_files(tmp_path: Path) -> N
     assert files(tmp_path / "SIGKILL") == files(tmp_path / "SIGINT") == whole
 
 
+def test_an_array_run_that_is_killed_goes_on_with_the_next_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.stack([picture(32, 32, seed) for seed in range(300)]))
+    options = ["--corruption", "contrast,zoom_blur,elastic_transform,motion_blur", "--workers", "2"]
+    command = [sys.executable, "-m", "acclimate", "corrupt", tmp_path / "x.npy", tmp_path / "k", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    while not (tmp_path / "k/contrast.npy").exists():
+        time.sleep(0.005)
+        assert process.poll() is None, "it ended before it could be stopped"
+    process.kill()
+    process.communicate(timeout=60)
+    there = set(files(tmp_path / "k"))
+    assert "motion_blur.npy" not in there
+    time.sleep(1)  # its workers have noticed by then
+    assert run("corrupt", tmp_path / "x.npy", tmp_path / "k", *options)[0] == 0
+    assert run("corrupt", tmp_path / "x.npy", tmp_path / "u", *options)[0] == 0
+    assert files(tmp_path / "k") == files(tmp_path / "u")
+    assert not list((tmp_path / "k").glob(".parts*"))
+
+
+def test_workers_that_are_spawned(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.stack([picture(32, 32, seed) for seed in range(3)]))
+    source = open_source(tmp_path / "x.npy", None)
+    shapes = list(run_all(array_files._shape_of, source, range(3), 2, start="spawn"))
+    assert sorted(shapes) == [(i, (32, 32, 3), None) for i in range(3)]
+
+
 def die(job: object, task: int) -> int:
     os._exit(1)
 
 
 def test_a_worker_that_dies_is_reported() -> None:
-    from acclimate.corruptions.pool import run_all
-
-    with pytest.raises(AcclimateError, match="a worker process died"):
+    with pytest.raises(WorkerError, match="a worker process died"):
         list(run_all(die, None, range(8), 2))
 
 
@@ -417,5 +524,4 @@ def test_debug_shows_the_error_itself(folder: Path, tmp_path: Path) -> None:
 
 
 def test_version() -> None:
-    assert run("--version")[1].strip()
-    assert len(CORRUPTIONS) == 19
+    assert run("--version")[1].strip() == acclimate.__version__

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,11 +27,11 @@ from rich.progress import (
 )
 
 import acclimate
-from acclimate.corruptions import CORRUPTIONS, NAMES, SEVERITIES, VALIDATION_NAMES, frost_source, known
+from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, frost_source, known
 from acclimate.corruptions.generate import FORMATS, Outcome, corrupt_dataset
 from acclimate.corruptions.sources import read_image
-from acclimate.errors import AcclimateError, OptionError, OutputError
-from acclimate.report.contact_sheet import contact_sheet
+from acclimate.errors import AcclimateError, OptionError, OutputError, WorkerError
+from acclimate.report.figures import contact_sheet
 
 __all__ = ["app", "main"]
 
@@ -46,7 +47,7 @@ app = typer.Typer(
 )
 figures = typer.Typer(help="Draw figures.", no_args_is_help=True)
 app.add_typer(figures, name="figures")
-messages = Console(stderr=True, highlight=False, soft_wrap=True)
+messages = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error arose.")]
 Seed = Annotated[int, typer.Option(min=0, help="Decides all that is random.")]
@@ -85,7 +86,7 @@ def corrupt(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default one per processor.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Make again what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Make these anew, whatever is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -93,7 +94,8 @@ def corrupt(
 
     Run it again to go on after an interrupt: what is there is not made again.
     """
-    with _errors_as_messages(debug), _progress("corrupting") as progress:
+    kept = ": what was done is kept, and the same command (without --force) goes on with the rest"
+    with _errors_as_messages(debug, kept), _progress("corrupting") as progress:
         outcome = corrupt_dataset(
             source,
             target,
@@ -144,13 +146,10 @@ def _names(words: list[str]) -> list[str]:
 def _severities(words: list[str]) -> list[int]:
     severities: set[int] = set()
     for word in _split(words):
-        first, _, last = word.partition("-")
-        if not (first.isdigit() and (last or first).isdigit()):
+        match = re.fullmatch(r"([1-5])(?:-([1-5]))?", word)
+        if match is None or match[1] > (match[2] or match[1]):
             raise OptionError(f"severity must be 1 to 5, or a range such as 2-4, got {word!r}")
-        span = range(int(first), int(last or first) + 1)
-        if not span or not set(span) <= set(SEVERITIES):
-            raise OptionError(f"severity must be 1 to 5, got {word}")
-        severities.update(span)
+        severities.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(severities)
 
 
@@ -164,23 +163,25 @@ def _tell(outcome: Outcome, target: Path, as_json: bool) -> None:
     messages.print(f"{target}: {outcome.made:,} corrupted images made, {outcome.present:,} were there")
     for name, reason in outcome.failed.items():
         told = reason if name in reason else f"{name}: {reason}"
-        messages.print(f"left out: {told}", style="red", markup=False)
+        printable = told.encode(errors="backslashreplace").decode()
+        messages.print(f"left out: {printable}", style="red")
 
 
 @contextmanager
-def _errors_as_messages(debug: bool) -> Iterator[None]:
+def _errors_as_messages(debug: bool, kept: str = "") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         if debug:
             raise
-        messages.print("interrupted: what was done is kept, and the same command goes on with the rest")
+        messages.print(f"interrupted{kept}")
         raise typer.Exit(INTERRUPTED) from None
     except AcclimateError as error:
         if debug:
             raise
-        messages.print(f"error: {error}", style="red", markup=False)
-        raise typer.Exit(IN_PART if isinstance(error, OutputError) else BAD_INPUT) from None
+        messages.print(f"error: {error}", style="red")
+        partly = isinstance(error, (OutputError, WorkerError))
+        raise typer.Exit(IN_PART if partly else BAD_INPUT) from None
 
 
 @contextmanager

@@ -6,6 +6,7 @@ AcclimateError
 ├── ModelError       (ValueError)       a network that cannot be adapted as asked
 ├── DeltaError       (ValueError)       a saved delta that is damaged or belongs to another model
 ├── OutputError      (OSError)          a file that cannot be written
+├── WorkerError      (RuntimeError)     a process that died at its work
 └── DivergenceError  (ArithmeticError)  a loss that is no longer a finite number
 
 AcclimateWarning     (UserWarning)      the work goes on, but the user should know
@@ -25,6 +26,7 @@ __all__ = [
     "ModelError",
     "OptionError",
     "OutputError",
+    "WorkerError",
     "listed",
     "unknown",
 ]
@@ -52,6 +54,10 @@ class DeltaError(AcclimateError, ValueError):
 
 class OutputError(AcclimateError, OSError):
     """A file that cannot be written."""
+
+
+class WorkerError(AcclimateError, RuntimeError):
+    """A process that died at its work."""
 
 
 class DivergenceError(AcclimateError, ArithmeticError):

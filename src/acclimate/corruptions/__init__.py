@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from acclimate.corruptions import blur, digital, noise, weather
 from acclimate.corruptions.frost import frost_source
 from acclimate.corruptions.parameters import parameters
@@ -26,6 +28,8 @@ __all__ = [
     "SEVERITIES",
     "VALIDATION_NAMES",
     "Corruption",
+    "checked_severity",
+    "checked_whole",
     "corrupt",
     "frost_source",
     "known",
@@ -93,11 +97,9 @@ def corrupt(
             that of its first image. By default they are counted from 0.
     """
     row = CORRUPTIONS[known(name)]
-    if severity not in SEVERITIES or isinstance(severity, bool):
-        raise OptionError(f"severity must be 1 to 5, got {severity!r}")
+    severity, seed = checked_severity(severity), checked_whole("seed", seed)
     pixels = opened(images)
     indices = _indices(index, len(pixels))
-    _whole("seed", seed)
     values = parameters(name, severity, pixels.height, pixels.width)
     step = max(1, _BLOCK // (pixels.channels * pixels.height * pixels.width))
     for start in range(0, len(pixels), step):
@@ -117,17 +119,15 @@ def known(name: str) -> str:
     return name
 
 
-def _indices(index: int | Sequence[int] | None, count: int) -> list[int]:
-    if not isinstance(index, Iterable):
-        first = _whole("index", 0 if index is None else index)
-        return list(range(first, first + count))
-    indices = [_whole("index", number) for number in index]
-    if len(indices) != count:
-        raise OptionError(f"expected an index for each of {count} images, got {len(indices)}")
-    return indices
+def checked_severity(severity: Any) -> int:
+    """A whole number from 1 to 5, or an error."""
+    if isinstance(severity, (int, np.integer)) and not isinstance(severity, bool) and severity in SEVERITIES:
+        return int(severity)
+    raise OptionError(f"severity must be 1 to 5, got {severity!r}")
 
 
-def _whole(what: str, number: Any) -> int:
+def checked_whole(what: str, number: Any) -> int:
+    """A whole number that is not negative, or an error that names what it was for."""
     try:
         whole = operator.index(number)
     except TypeError:
@@ -135,3 +135,13 @@ def _whole(what: str, number: Any) -> int:
     if whole < 0:
         raise OptionError(f"{what} must not be negative, got {whole}")
     return whole
+
+
+def _indices(index: int | Sequence[int] | None, count: int) -> list[int]:
+    if not isinstance(index, Iterable) or getattr(index, "ndim", 1) == 0:
+        first = checked_whole("index", 0 if index is None else index)
+        return list(range(first, first + count))
+    indices = [checked_whole("index", number) for number in index]
+    if len(indices) != count:
+        raise OptionError(f"expected an index for each of {count} images, got {len(indices)}")
+    return indices

@@ -15,8 +15,11 @@ from acclimate.corruptions.arrays import Bytes, Floats
 from acclimate.corruptions.filters import smooth
 from acclimate.corruptions.streams import Streams
 from acclimate.corruptions.warp import affine_positions, mirrored, mirrored_edge, sampled
+from acclimate.errors import InputError
 
 __all__ = ["brightness", "contrast", "elastic_transform", "jpeg_compression", "pixelate", "saturate"]
+
+_LARGEST_JPEG = 65_500
 
 
 def brightness(x: Floats, streams: Streams, amount: float) -> Floats:
@@ -24,8 +27,9 @@ def brightness(x: Floats, streams: Streams, amount: float) -> Floats:
     value = x.max(axis=1, keepdims=True)
     brighter = np.minimum(value + np.float32(amount), 1)
     black = value == 0
-    ratio = brighter / np.where(black, np.float32(1), value)
-    return np.where(black, brighter, x * ratio)
+    x /= np.where(black, np.float32(1), value)  # shares of the value, at most one
+    x *= brighter
+    return np.where(black, brighter, x)
 
 
 def saturate(x: Floats, streams: Streams, factor: float, offset: float) -> Floats:
@@ -52,13 +56,15 @@ def contrast(x: Floats, streams: Streams, factor: float) -> Floats:
 def pixelate(images: Bytes, streams: Streams, share: float) -> Iterator[Bytes]:
     """Shrink to a share of the size by the mean over boxes, and enlarge again."""
     for image in _pictures(images):
-        width, height = (max(1, int(side * share)) for side in image.size)
+        width, height = (min(max(1, int(side * share)), side - 1) for side in image.size)
         small = image.resize((width, height), Image.Resampling.BOX)
         yield np.asarray(small.resize(image.size, Image.Resampling.NEAREST))
 
 
 def jpeg_compression(images: Bytes, streams: Streams, quality: float) -> Iterator[Bytes]:
     """Through JPEG and back."""
+    if max(images.shape[1:3]) > _LARGEST_JPEG:
+        raise InputError(f"JPEG holds at most {_LARGEST_JPEG} pixels a side, got {images.shape[1:3]}")
     for image in _pictures(images):
         file = io.BytesIO()
         image.save(file, "JPEG", quality=int(quality))

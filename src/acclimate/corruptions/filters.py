@@ -1,8 +1,9 @@
 """Filters that several corruptions share, on planes (n, channels, height, width).
 
-Every result is the same bit for bit whatever batch an image comes in: sums of shifted planes are added
-in one fixed order, and what goes through matrix products or Fourier transforms is computed for each
-image in double precision and rounded to single, so that the order of additions inside does not show.
+A result does not depend on the batch that an image comes in: sums of shifted planes are added in one fixed
+order, and matrix products and Fourier transforms are made for each image by itself. Those are computed in
+double precision and rounded to single, so that another number of threads, which may add in another order,
+does not show in 8-bit images and could at most change the last bit of a float.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from acclimate.corruptions.arrays import Doubles, Floats, Ints
 __all__ = ["box_sum", "correlate", "gaussian", "gaussian_weights", "motion", "motion_taps", "smooth", "zoom"]
 
 _FEW_TAPS = 24  # up to here shifted sums are faster than a Fourier transform
+_LARGEST_MATRIX = 512  # pixels: larger ones cost more than they save
 _SHORT = 4  # radius up to which shifted sums are faster than a matrix product
 
 
@@ -27,15 +29,36 @@ def gaussian(x: Floats, sigma: float) -> Floats:
     radius = int(4 * sigma + 0.5)
     if radius == 0:
         return x
-    if radius > _SHORT:
-        return _products(x, sigma, radius, "edge")
+    if radius > _SHORT and max(x.shape[-2:]) <= _LARGEST_MATRIX:
+        return _products(x, sigma, radius)
     half = gaussian_weights(sigma, radius)[radius:]
     return _symmetric(_symmetric(x, half, -2), half, -1)
 
 
 def smooth(x: Floats, sigma: float) -> Floats:
-    """Gaussian blur with mirrored edges, cut at three sigma; sigma may be larger than the image."""
-    return _products(x, sigma, int(3 * sigma + 0.5), "symmetric")
+    """Gaussian blur with mirrored edges, cut at three sigma; sigma may be larger than the image.
+
+    Mirrored again and again, an image of n pixels repeats after 2n: what its Fourier transform assumes.
+    """
+    radius = int(3 * sigma + 0.5)
+    out = np.empty_like(x)
+    for i, image in enumerate(x):
+        planes = torch.from_numpy(image).double()
+        for axis in (-1, -2):
+            size = planes.shape[axis]
+            spectrum = _mirrored_spectrum(size, sigma, radius).reshape((-1, 1) if axis == -2 else (-1,))
+            periodic = torch.cat((planes, planes.flip(axis)), axis)
+            planes = torch.fft.irfft(torch.fft.rfft(periodic, dim=axis) * spectrum, 2 * size, dim=axis)
+            planes = planes.narrow(axis, 0, size)
+        out[i] = planes.numpy()
+    return out
+
+
+@lru_cache(maxsize=16)
+def _mirrored_spectrum(size: int, sigma: float, radius: int) -> torch.Tensor:
+    kernel = np.zeros(2 * size)
+    np.add.at(kernel, np.arange(-radius, radius + 1) % (2 * size), gaussian_weights(sigma, radius))
+    return torch.fft.rfft(torch.from_numpy(kernel)).real
 
 
 def correlate(x: Floats, kernel: Doubles) -> Floats:
@@ -135,8 +158,8 @@ def _symmetric(x: Floats, half: Doubles, axis: int) -> Floats:
     return np.moveaxis(total, -2, axis)
 
 
-def _products(x: Floats, sigma: float, radius: int, mode: str) -> Floats:
-    rows, columns = (_gaussian_matrix(size, sigma, radius, mode) for size in x.shape[-2:])
+def _products(x: Floats, sigma: float, radius: int) -> Floats:
+    rows, columns = (_gaussian_matrix(size, sigma, radius) for size in x.shape[-2:])
     out = np.empty_like(x)
     for i, image in enumerate(x):
         out[i] = (rows @ torch.from_numpy(image).double() @ columns.T).numpy()
@@ -149,14 +172,13 @@ def gaussian_weights(sigma: float, radius: int) -> Doubles:
     return weights / weights.sum()
 
 
-@lru_cache(maxsize=32)
-def _gaussian_matrix(size: int, sigma: float, radius: int, mode: str) -> torch.Tensor:
-    """The blur along one axis as a matrix, what lies beyond the edges folded in."""
-    sources = np.pad(np.arange(size), radius, mode=mode)  # type: ignore[call-overload]
+@lru_cache(maxsize=16)
+def _gaussian_matrix(size: int, sigma: float, radius: int) -> torch.Tensor:
+    """The blur along one axis as a matrix, the repeated edges folded in."""
     matrix = np.zeros((size, size))
     rows = np.arange(size)
-    for offset, weight in enumerate(gaussian_weights(sigma, radius)):
-        matrix[rows, sources[offset : offset + size]] += weight
+    for offset, weight in enumerate(gaussian_weights(sigma, radius), start=-radius):
+        matrix[rows, np.clip(rows + offset, 0, size - 1)] += weight
     return torch.from_numpy(matrix)
 
 

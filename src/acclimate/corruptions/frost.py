@@ -17,9 +17,9 @@ from PIL import Image
 from acclimate.corruptions.arrays import Floats
 from acclimate.corruptions.crystals import drawn_panes
 from acclimate.corruptions.parameters import published_size
-from acclimate.corruptions.warp import resized
+from acclimate.corruptions.warp import clamped, sampled
 
-__all__ = ["frost_source", "frosted_panes"]
+__all__ = ["frost_panes", "frost_source", "part_of_pane"]
 
 _FILES = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
 _DRAWN = 5  # the published generators draw a number below five and so never the sixth photograph
@@ -31,19 +31,28 @@ def frost_source() -> str:
     return "photographs" if _photographs() else "crystals"
 
 
-def frosted_panes(height: int, width: int) -> tuple[Floats, ...]:
-    """Panes (3, rows, columns) in [0, 1], as large as fits an image of the size, and never smaller."""
+def frost_panes() -> tuple[Floats, ...]:
+    """The panes (3, rows, columns) in [0, 1], as they were photographed or drawn."""
+    return _photographs() or drawn_panes()
+
+
+def part_of_pane(pane: Floats, height: int, width: int, down: float, right: float) -> Floats:
+    """A part (3, height, width) of a pane; ``down`` and ``right`` in [0, 1) say which.
+
+    The pane is thought enlarged or shrunk as for images of the size, and to at least their size.
+    """
     size = published_size(height, width)
-    return _scaled(_SCALE[size] * min(height, width) / size, height, width)
-
-
-@lru_cache(maxsize=8)
-def _scaled(scale: float, height: int, width: int) -> tuple[Floats, ...]:
-    panes = []
-    for pane in _photographs() or drawn_panes():
-        fitting = max(scale, height / pane.shape[1], width / pane.shape[2])
-        panes.append(pane if fitting == 1 else resized(pane[np.newaxis], fitting)[0])
-    return tuple(panes)
+    rows, columns = pane.shape[1:]
+    scale = max(_SCALE[size] * min(height, width) / size, height / rows, width / columns)
+    top = int(down * (round(rows * scale) - height))
+    left = int(right * (round(columns * scale) - width))
+    if scale == 1:
+        return pane[:, top : top + height, left : left + width]
+    # linear interpolation between pixel centres without smoothing, as OpenCV's resize
+    at_rows = (np.arange(top, top + height, dtype=np.float32) + np.float32(0.5)) / np.float32(scale)
+    at_columns = (np.arange(left, left + width, dtype=np.float32) + np.float32(0.5)) / np.float32(scale)
+    grid = np.meshgrid(at_rows - np.float32(0.5), at_columns - np.float32(0.5), indexing="ij")
+    return sampled(pane[np.newaxis], grid[0][np.newaxis], grid[1][np.newaxis], clamped)[0]
 
 
 @lru_cache(maxsize=1)

@@ -8,60 +8,32 @@ call goes on where an earlier one was stopped.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path, PurePosixPath
+import zlib
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from acclimate.corruptions import CORRUPTIONS, SEVERITIES, corrupt, known
-from acclimate.corruptions.arrays import Bytes
-from acclimate.corruptions.output import ArrayFile, Output, open_output
-from acclimate.corruptions.pool import run_all
+from acclimate.corruptions import (
+    CORRUPTIONS,
+    SEVERITIES,
+    checked_severity,
+    checked_whole,
+    frost_source,
+    known,
+)
+from acclimate.corruptions.array_files import Readable, array_results, make_arrays, readable
+from acclimate.corruptions.job import Job, Outcome, Progress
+from acclimate.corruptions.output import open_output
 from acclimate.corruptions.sources import ArraySource, FolderSource, Source, open_source
-from acclimate.errors import InputError, OptionError, unknown
+from acclimate.corruptions.trees import SUFFIXES, check_tree, make_tree, tree_results
+from acclimate.errors import OptionError, unknown
 
 __all__ = ["FORMATS", "Outcome", "corrupt_dataset"]
 
-FORMATS = {"jpeg": (".JPEG", ".jpeg", ".jpg", ".JPG"), "png": (".png", ".PNG"), "npy": (".npy",)}
-_CHUNK = 64  # images of an array that a worker takes at once
-
-Progress = Callable[[int, int], None]
-
-
-@dataclass
-class Outcome:
-    """What became of the images."""
-
-    made: int = 0
-    """Corrupted images written."""
-    present: int = 0
-    """Corrupted images that were there before."""
-    failed: dict[str, str] = field(default_factory=dict)
-    """Source images that could not be read, and why."""
-
-    @property
-    def done(self) -> int:
-        return self.made + self.present
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to make, as every worker knows it."""
-
-    source: Source
-    output: Output
-    names: tuple[str, ...]
-    severities: tuple[int, ...]
-    format: str
-    seed: int
-    force: bool
-
-    @property
-    def variants(self) -> list[tuple[str, int]]:
-        return [(name, severity) for name in self.names for severity in self.severities]
+FORMATS = (*SUFFIXES, "npy")
 
 
 def corrupt_dataset(
@@ -89,193 +61,72 @@ def corrupt_dataset(
         format: "jpeg" or "png" for a tree of images, "npy" for arrays; by default as the source is.
         seed: decides, with each image's path or position, all that is random.
         workers: processes; by default one for each processor.
-        force: make again what is there.
+        force: remove what is there of these names and severities, and make it anew.
         progress: called with the number of corrupted images that are done, and of all.
 
     Images that cannot be read are left out and named in the outcome.
     """
     source, target = Path(source), Path(target)
-    _check(names, severities, size, format, workers)
+    wanted = tuple(dict.fromkeys(known(name) for name in names))
+    levels = tuple(sorted({checked_severity(severity) for severity in severities}))
+    seed, workers = checked_whole("seed", seed), _checked_workers(workers)
+    _check(wanted, levels, size, format)
     opened = open_source(source, size)
     if target.resolve().is_relative_to(source.resolve()):
         raise OptionError(f"{target} lies inside {source}: its images would be corrupted again next time")
     form = format or ("npy" if isinstance(opened, ArraySource) else "jpeg")
-    settings = {"seed": seed, "size": size if isinstance(opened, FolderSource) else None, "format": form}
-    with open_output(target, settings, "frost" in names, force) as output:
-        job = Job(opened, output, tuple(names), tuple(sorted(set(severities))), form, seed, force)
-        make = _make_arrays if form == "npy" else _make_tree
-        return make(job, workers or _processors(), progress)
+    settings = _settings(source, opened, wanted, size, form, seed)
+    if form != "npy":
+        check_tree(opened, form)
+        with open_output(target, settings, tree_results(wanted, levels), force) as output:
+            return make_tree(Job(opened, output, wanted, levels, form, seed), workers, progress)
+    found = readable(opened, workers)
+    settings |= {
+        "severities": "all" if levels == SEVERITIES else "single",
+        "images": _checksum(opened, found),
+    }
+    with open_output(target, settings, array_results(wanted, levels), force) as output:
+        return make_arrays(Job(opened, output, wanted, levels, form, seed), found, workers, progress)
 
 
-def _check(
-    names: Sequence[str], severities: Sequence[int], size: int | None, form: str | None, workers: int | None
-) -> None:
-    for name in names:
-        known(name)
-    if not names or not severities or not set(severities) <= set(SEVERITIES):
-        raise OptionError(f"expected names and severities from 1 to 5, got {names} and {severities}")
+def _check(names: tuple[str, ...], severities: tuple[int, ...], size: int | None, form: str | None) -> None:
+    if not names or not severities:
+        raise OptionError(f"expected names and severities, got {list(names)} and {list(severities)}")
     if form is not None and form not in FORMATS:
         raise OptionError(unknown("format", form, FORMATS))
     if size is not None and size < 8:
         raise OptionError(f"size must be at least 8 pixels, got {size}")
-    if workers is not None and workers < 1:
+
+
+def _checked_workers(workers: int | None) -> int:
+    if workers is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if checked_whole("workers", workers) < 1:
         raise OptionError(f"workers must be at least 1, got {workers}")
+    return workers
 
 
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _settings(
+    path: Path, source: Source, names: tuple[str, ...], size: int | None, form: str, seed: int
+) -> dict[str, Any]:
+    """All that decides what the files hold: a call that differs in any of it would mix two data sets."""
+    settings = {
+        "source": str(path.resolve()),
+        "seed": seed,
+        "size": size if isinstance(source, FolderSource) else None,
+        "format": form,
+        "acclimate": version("acclimate"),
+        "numpy": np.__version__,  # its random streams may differ between releases
+    }
+    return settings | ({"frost": frost_source()} if "frost" in names else {})
 
 
-# A tree of images: each source image is read once and corrupted in all ways.
-
-
-def _make_tree(job: Job, workers: int, progress: Progress) -> Outcome:
-    _check_collisions(job)
-    outcome, each = Outcome(), len(job.variants)
-    total, lost = len(job.source) * each, 0
-    for made, failure in run_all(_corrupt_image, job, range(len(job.source)), workers):
-        outcome.made += made
-        if failure is None:
-            outcome.present += each - made
-        else:
-            outcome.failed[failure[0]] = failure[1]
-            lost += each - made
-        progress(outcome.done + lost, total)
-    return outcome
-
-
-def _corrupt_image(job: Job, position: int) -> tuple[int, tuple[str, str] | None]:
-    """How many files were made of an image, and its name and what was wrong if it could not be read."""
-    wanted = [
-        (name, severity, path)
-        for name, severity in job.variants
-        if not job.output.holds(path := _path(job, position, name, severity)) or job.force
-    ]
-    if not wanted:
-        return 0, None
-    try:
-        image = job.source.read(position)
-        for name, severity, path in wanted:
-            corrupted = corrupt(image, name, severity, seed=job.seed, index=job.source.index(position))
-            _save(job, path, corrupted)
-    except InputError as error:  # it cannot be read or is too small, before anything was made of it
-        return 0, (job.source.names[position], str(error))
-    return len(wanted), None
-
-
-def _path(job: Job, position: int, name: str, severity: int) -> str:
-    file = PurePosixPath(job.source.names[position])
-    suffixes = FORMATS[job.format]
-    if file.suffix not in suffixes:
-        file = file.with_name(file.stem + suffixes[0])
-    return f"{name}/{severity}/{file}"
-
-
-def _check_collisions(job: Job) -> None:
-    seen: dict[str, str] = {}
-    for position, source in enumerate(job.source.names):
-        other = seen.setdefault(_path(job, position, "", 0), source)
-        if other != source:
-            raise InputError(f"{other} and {source} would become one file in {job.format}: rename one")
-
-
-def _save(job: Job, path: str, image: Bytes) -> None:
-    picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
-    with job.output.written(path) as file:
-        if job.format == "jpeg":
-            picture.save(file, "JPEG", quality=85, optimize=True)  # as published
-        else:
-            picture.save(file, "PNG")
-
-
-# Arrays: each file is made for all images, in chunks.
-
-
-def _make_arrays(job: Job, workers: int, progress: Progress) -> Outcome:
-    outcome = Outcome()
-    positions, shape = _readable(job, workers, outcome)
-    files = [_array_file(job, name, severities, len(positions), shape) for name, severities in _files(job)]
-    missing = [file for file in files if job.force or not job.output.holds(file.path)]
-    outcome.present = sum(file.count for file in files if file not in missing)
-    total, left = sum(file.count for file in files), {file.path: file.count for file in missing}
-    for file, count in run_all(_corrupt_chunk, job, _chunks(job, missing, positions), workers):
-        outcome.made += count
-        left[file.path] -= count
-        if left[file.path] == 0:
-            job.output.finish(file)
-        progress(outcome.done, total)
-    _write_order(job, positions)
-    return outcome
-
-
-def _files(job: Job) -> list[tuple[str, tuple[int, ...]]]:
-    """As published, a file for all five severities; one for each where fewer are wanted."""
-    if job.severities == SEVERITIES:
-        return [(name, SEVERITIES) for name in job.names]
-    return [(name, (severity,)) for name, severity in job.variants]
-
-
-def _array_file(
-    job: Job, name: str, severities: tuple[int, ...], images: int, shape: tuple[int, ...]
-) -> ArrayFile:
-    stem = name if len(severities) == len(SEVERITIES) else f"{name}_{severities[0]}"
-    return ArrayFile(f"{stem}.npy", name, severities, images, shape)
-
-
-def _readable(job: Job, workers: int, outcome: Outcome) -> tuple[list[int], tuple[int, ...]]:
-    """Positions of the images that can be read, and the one shape that they have."""
-    if isinstance(job.source, ArraySource):
-        return list(range(len(job.source))), job.source.images.shape[1:]
-    positions, shapes = [], {}
-    for position, shape, failure in run_all(_shape_of, job, range(len(job.source)), workers):
-        if failure is None:
-            positions.append(position)
-            shapes[shape] = job.source.names[position]
-        else:
-            outcome.failed[job.source.names[position]] = failure
-    if not positions:
-        raise InputError(
-            f"none of {len(job.source)} images can be read: {next(iter(outcome.failed.values()))}"
-        )
-    if len(shapes) > 1:
-        examples = "; ".join(f"{name} {shape}" for shape, name in islice(shapes.items(), 3))
-        raise InputError(f"an array needs images of one size, got {examples}: give a size to crop to")
-    return sorted(positions), next(iter(shapes))
-
-
-def _shape_of(job: Job, position: int) -> tuple[int, tuple[int, ...], str | None]:
-    try:
-        return position, job.source.read(position).shape, None
-    except InputError as error:
-        return position, (), str(error)
-
-
-def _chunks(
-    job: Job, files: list[ArrayFile], positions: list[int]
-) -> Iterator[tuple[ArrayFile, int, int, list[int]]]:
-    for file in files:
-        job.output.begin(file)
-        for number, severity in enumerate(file.severities):
-            for start in range(0, len(positions), _CHUNK):
-                row = number * len(positions) + start
-                yield file, severity, row, positions[start : start + _CHUNK]
-
-
-def _corrupt_chunk(job: Job, task: tuple[ArrayFile, int, int, list[int]]) -> tuple[ArrayFile, int]:
-    file, severity, row, positions = task
-    images = np.stack([job.source.read(position) for position in positions])
-    indices = [job.source.index(position) for position in positions]
-    job.output.put(file, row, corrupt(images, file.name, severity, seed=job.seed, index=indices))
-    return file, len(positions)
-
-
-def _write_order(job: Job, positions: list[int]) -> None:
-    """The labels of the arrays, and for a folder which file each image was."""
-    if job.source.labels is not None:
-        labels = job.source.labels[positions]
-        repeated = np.tile(labels, len(job.severities) if job.severities == SEVERITIES else 1)
-        with job.output.written("labels.npy") as file:
-            np.save(file, repeated)
-    if isinstance(job.source, FolderSource):
-        with job.output.written("files.txt") as file:
-            file.write("".join(f"{job.source.names[p]}\n" for p in positions).encode())
+def _checksum(source: Source, found: Readable) -> int:
+    """Of which images the rows of an array are: their names, or a sample of their pixels."""
+    positions, shape, _ = found
+    if isinstance(source, FolderSource):
+        return zlib.crc32(b"\n".join(os.fsencode(source.names[position]) for position in positions))
+    checksum = zlib.crc32(repr((len(positions), shape)).encode())
+    for position in positions[:: max(1, len(positions) // 64)]:
+        checksum = zlib.crc32(source.read(position).tobytes(), checksum)
+    return checksum

@@ -99,8 +99,8 @@ def chamfer_distance(edges: Mask) -> Floats:
 
 def _column_distance(edges: Mask) -> Ints:
     height = edges.shape[-2]
-    at = np.arange(height, dtype=np.int16).reshape(-1, 1)
-    far = np.int16(height + _FAR + 1)
+    at = np.arange(height, dtype=np.int32).reshape(-1, 1)
+    far = np.int32(height + _FAR + 1)
     above = np.maximum.accumulate(np.where(edges, at, -far), axis=-2)
     below = np.minimum.accumulate(np.where(edges, at, 2 * far)[..., ::-1, :], axis=-2)[..., ::-1, :]
     return np.minimum(at - above, below - at)

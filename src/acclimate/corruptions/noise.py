@@ -24,9 +24,9 @@ def shot_noise(x: Floats, streams: Streams, photons: float) -> Floats:
     levels = np.rint(x * np.float32(255))
     for i, (own, level) in enumerate(zip(x, levels, strict=True)):
         if np.abs(own * np.float32(255) - level).max() < 1e-3:
-            x[i] = poisson_counts(level, streams[i].uniform(*own.shape)[0], photons)
+            x[i] = poisson_counts(level, streams.of(i).random(own.shape, dtype=np.float32), photons)
         else:
-            x[i] = streams[i].poisson(own * np.float32(photons))
+            x[i] = streams.of(i).poisson(own * np.float32(photons))
     x /= np.float32(photons)
     return x
 

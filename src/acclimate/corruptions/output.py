@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -16,13 +17,19 @@ from typing import IO, Any
 
 import numpy as np
 
+from acclimate.corruptions import CORRUPTIONS
 from acclimate.corruptions.arrays import Bytes
-from acclimate.corruptions.frost import frost_source
-from acclimate.errors import OptionError, OutputError
+from acclimate.errors import OptionError, OutputError, listed
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - not on Windows, where leftovers of a killed run stay
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["ArrayFile", "Output", "open_output"]
 
 _SETTINGS = "corruptions.json"
+_ARRAY = re.compile(rf"({'|'.join(CORRUPTIONS)})(_[1-5])?\.npy")
 
 
 @dataclass(frozen=True)
@@ -91,29 +98,32 @@ class Output:
 
     def _place(self, part: Path, path: str) -> None:
         target = self.folder / path
+        with part.open("rb") as file:
+            os.fsync(file.fileno())  # or the name might outlive a power cut without the content
         target.parent.mkdir(parents=True, exist_ok=True)
         part.replace(target)
 
 
 @contextlib.contextmanager
-def open_output(folder: Path, settings: dict[str, Any], frost: bool, force: bool) -> Iterator[Output]:
-    """A folder made with these settings, new or to go on with."""
-    if frost:
-        settings = {**settings, "frost": frost_source()}
+def open_output(
+    folder: Path, settings: dict[str, Any], results: Sequence[str], force: bool
+) -> Iterator[Output]:
+    """A folder made with these settings, new or to go on with; if forced, without these results."""
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"{folder} is not a folder")
     with _reported(folder):
+        before = _settings_of(folder)
+        _check_settings(folder, before, settings, results, force)
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
-        before = _settings_of(folder)
-        if not force:
-            _check_settings(folder, before, settings)
         parts = Path(tempfile.mkdtemp(prefix=f".parts-{os.getpid()}-", dir=folder))
-    try:
+    with _held(parts):
+        if force:
+            _remove(folder, results)
         output = Output(folder, parts)
         with output.written(_SETTINGS) as file:
             file.write(json.dumps({**before, **settings}, indent=1).encode() + b"\n")
         yield output
-    finally:
-        shutil.rmtree(parts, ignore_errors=True)
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:
@@ -129,34 +139,61 @@ def _settings_of(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _check_settings(folder: Path, before: dict[str, Any], settings: dict[str, Any]) -> None:
+def _check_settings(
+    folder: Path, before: dict[str, Any], settings: dict[str, Any], results: Sequence[str], force: bool
+) -> None:
     if not before:
-        if any(not entry.name.startswith(".") for entry in folder.iterdir()):
+        if not force and folder.exists() and any(folder.iterdir()):
             raise OptionError(f"{folder} is not empty and not of our making: choose another, or force it")
         return
-    for key, value in settings.items():
-        if before.get(key, value) != value:
-            raise OptionError(
-                f"{folder} was made with {key} {before[key]}, not {value}: choose another folder, or force it"
-            )
+    differing = [key for key, value in settings.items() if before.get(key, value) != value]
+    if not differing:
+        return
+    key = differing[0]
+    made = f"{folder} was made with {key} {before[key]}, not {settings[key]}"
+    if not force:
+        raise OptionError(f"{made}: choose another folder, or force it")
+    if others := sorted(set(_results_in(folder)) - set(results)):
+        raise OptionError(f"{made}, and also holds {listed(others, 3)}: choose another folder")
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """What a killed run has left behind."""
-    for parts in folder.glob(".parts-*-*"):
-        owner = parts.name.split("-")[1]
-        if not owner.isdigit() or not _alive(int(owner)):
+def _results_in(folder: Path) -> Iterator[str]:
+    for name in CORRUPTIONS:
+        if (folder / name).is_dir():
+            yield from (f"{name}/{entry.name}" for entry in (folder / name).iterdir())
+    yield from (entry.name for entry in folder.iterdir() if _ARRAY.fullmatch(entry.name))
+
+
+def _remove(folder: Path, results: Sequence[str]) -> None:
+    with _reported(folder):
+        for result in results:
+            path = folder / result
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _held(parts: Path) -> Iterator[None]:
+    """A lock on the folder of parts says that its run is alive; the folder goes with the run."""
+    with (parts / "lock").open("w") as lock:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
             shutil.rmtree(parts, ignore_errors=True)
 
 
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _remove_leftovers(folder: Path) -> None:
+    """What killed runs have left behind."""
+    for parts in folder.glob(".parts-*-*"):
+        if fcntl is None or not re.fullmatch(r"\.parts-\d+-\w+", parts.name):
+            continue
+        with contextlib.suppress(OSError), (parts / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(parts, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -132,7 +132,7 @@ def _checked_floats(values: np.ndarray[Any, Any]) -> Floats:
         if not np.isfinite(values).all():
             raise InputError("expected floats in [0, 1], got NaN or infinity")
         raise InputError(
-            f"expected floats in [0, 1], got values from {values.min():g} to {values.max():g}: divide "
-            "0 to 255 by 255, and corrupt before normalising"
+            f"expected floats in [0, 1], got values from {float(values.min())} to {float(values.max())}: "
+            "divide 0 to 255 by 255, clip what rounding has put outside, and corrupt before normalising"
         )
     return values.astype(np.float32, copy=False)

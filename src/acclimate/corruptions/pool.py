@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,37 +16,41 @@ from typing import Any, TypeVar
 
 import torch
 
-from acclimate.errors import AcclimateError
+from acclimate.errors import WorkerError
 
 __all__ = ["run_all"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+# A fork has torch at once. Elsewhere it is not safe, and each worker has to import it.
+START = "fork" if sys.platform == "linux" else "spawn"
+
 _shared: Any = None  # in a worker: what all tasks have in common
 
 
 def run_all(
-    work: Callable[[Any, Task], Result], shared: Any, tasks: Iterable[Task], workers: int
+    work: Callable[[Any, Task], Result], shared: Any, tasks: Iterable[Task], workers: int, start: str = START
 ) -> Iterator[Result]:
     """Results of ``work(shared, task)`` as they come; with one worker, in this very process."""
     if workers == 1:
         yield from (work(shared, task) for task in tasks)
         return
     waiting = iter(tasks)
-    with ProcessPoolExecutor(workers, initializer=_enter, initargs=(shared, os.getpid())) as pool:
+    context = multiprocessing.get_context(start)
+    arguments = (shared, os.getpid())
+    with ProcessPoolExecutor(workers, context, initializer=_enter, initargs=arguments) as pool:
         under_way: set[Future[Result]] = set()
         try:
             while True:
-                under_way |= {
-                    pool.submit(_call, work, task) for task in islice(waiting, 4 * workers - len(under_way))
-                }
+                free = 4 * workers - len(under_way)
+                under_way |= {pool.submit(_call, work, task) for task in islice(waiting, free)}
                 if not under_way:
                     return
                 done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
         except BrokenProcessPool as error:
-            raise AcclimateError(
+            raise WorkerError(
                 "a worker process died, perhaps for want of memory: what was done is kept; go on with the "
                 "same command and fewer workers"
             ) from error

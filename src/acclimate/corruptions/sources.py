@@ -65,7 +65,7 @@ class FolderSource(Source):
         return read_image(self.folder / self.names[position], self.size)
 
     def index(self, position: int) -> int:
-        return zlib.crc32(self.names[position].encode())
+        return zlib.crc32(os.fsencode(self.names[position]))
 
 
 class ArraySource(Source):
@@ -79,12 +79,11 @@ class ArraySource(Source):
                 f"expected 8-bit images (n, height, width, channels) in {path}, "
                 f"got {images.dtype} of shape {images.shape}"
             )
+        self.shape = images.shape[1:]
         self.images = images if images.ndim == 4 else images[..., np.newaxis]
         if self.images.shape[-1] not in (1, 3):
             raise InputError(f"expected 1 or 3 channels in {path}, got {self.images.shape[-1]}")
-        if labels is not None and len(labels) != len(images):
-            raise InputError(f"{path} comes with {len(labels)} labels for {len(images)} images")
-        self.labels = labels
+        self.labels = None if labels is None else _checked_labels(path, labels, len(images))
         self.names = [self._name(position) for position in range(len(images))]
 
     def _name(self, position: int) -> str:
@@ -101,6 +100,16 @@ class ArraySource(Source):
         return ArraySource, (self.path,)  # another process opens the file itself
 
 
+def _checked_labels(path: Path, labels: Ints, count: int) -> Ints:
+    flat = labels.reshape(-1) if labels.shape == (count, 1) else labels
+    if flat.shape != (count,) or not np.issubdtype(flat.dtype, np.integer):
+        raise InputError(
+            f"expected a whole number as label of each of the {count} images of {path}, "
+            f"got {labels.dtype} of shape {labels.shape}"
+        )
+    return np.asarray(flat)
+
+
 def open_source(path: Path, size: int | None) -> Source:
     """The source at a path; ``size`` crops the images of a folder, None leaves them as they are."""
     if path.is_dir():
@@ -115,9 +124,9 @@ def open_source(path: Path, size: int | None) -> Source:
 def read_image(path: Path, size: int | None) -> Bytes:
     """An 8-bit RGB image (height, width, 3), resized and cropped to ``size``.
 
-    Grey, palettes and CMYK become RGB as published, alpha is dropped, 16 bits are rounded to 8. As for
-    ImageNet, the shorter side becomes 256/224 of ``size`` and the centre is kept; an image of that very
-    size is left as it is.
+    Grey, palettes and CMYK become RGB as published, alpha is dropped, 16-bit grey is rounded to 8 bits
+    (Pillow itself cuts 16-bit RGB). As for ImageNet, the shorter side becomes 256/224 of ``size`` and the
+    centre is kept; an image of that very size is left as it is.
     """
     try:
         with Image.open(path) as file:
@@ -150,8 +159,18 @@ def _cropped(image: Image.Image, size: int) -> Image.Image:
 
 
 def _image_files(folder: Path) -> list[str]:
-    found = []
-    for root, folders, files in os.walk(folder):
+    """Relative paths, also of what links lead to, each folder once."""
+
+    def fail(error: OSError) -> None:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}")
+
+    found, seen = [], set()
+    for root, folders, files in os.walk(folder, onerror=fail, followlinks=True):
+        real = os.path.realpath(root)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
         folders[:] = [name for name in folders if not name.startswith(".")]
         base = Path(root).relative_to(folder)
         for name in files:

@@ -1,14 +1,13 @@
 """Randomness, drawn for each image from (seed, index) and the corruption's name.
 
-An image is corrupted the same alone, in a batch and on any worker, and all severities of a corruption
-share one pattern: a higher severity is more of the same snow, not other snow.
+An image is corrupted the same alone, in a batch and on any worker. The severity is not part of it: as far as
+the draws allow, a higher severity is more of the same snow, not other snow.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 import numpy as np
 
@@ -27,12 +26,17 @@ class Streams:
 
     def __init__(self, seed: int, indices: Sequence[int], name: str) -> None:
         self._keys = [(seed, zlib.crc32(name.encode()), index) for index in indices]
+        self._made: dict[int, np.random.Generator] = {}
 
-    @cached_property
-    def _generators(self) -> list[np.random.Generator]:
-        """Made when they are first drawn from: many corruptions are not random."""
-        sequences = (np.random.SeedSequence(key) for key in self._keys)
-        return [np.random.Generator(np.random.SFC64(sequence)) for sequence in sequences]
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def of(self, position: int) -> np.random.Generator:
+        """The generator of one image, made when it is first drawn from: many corruptions never are."""
+        if position not in self._made:
+            sequence = np.random.SeedSequence(self._keys[position])
+            self._made[position] = np.random.Generator(np.random.SFC64(sequence))
+        return self._made[position]
 
     def normal(self, *shape: int) -> Floats:
         """Mean 0, standard deviation 1."""
@@ -44,24 +48,13 @@ class Streams:
 
     def between(self, low: float, high: float) -> list[float]:
         """One number per image."""
-        return [float(rng.uniform(low, high)) for rng in self._generators]
+        return [float(self.of(i).uniform(low, high)) for i in range(len(self))]
 
     def integers(self, high: int, *shape: int) -> Ints:
         """From 0 to high - 1."""
         return self._stacked(lambda rng: rng.integers(high, size=shape, dtype=np.int32))
 
-    def poisson(self, expected: Floats) -> Floats:
-        """Counts for one image, with an expectation for every pixel."""
-        (rng,) = self._generators
-        return rng.poisson(expected).astype(np.float32)
-
-    def __getitem__(self, position: int) -> Streams:
-        """The stream of one image."""
-        one = Streams(0, (), "")
-        one._generators = [self._generators[position]]
-        return one
-
     def _stacked(self, draw: Callable[[np.random.Generator], Ints]) -> Ints:
-        if len(self._generators) == 1:
-            return draw(self._generators[0])[np.newaxis]  # no copy: large images come one by one
-        return np.stack([draw(rng) for rng in self._generators])
+        if len(self) == 1:
+            return draw(self.of(0))[np.newaxis]  # no copy: large images come one by one
+        return np.stack([draw(self.of(i)) for i in range(len(self))])

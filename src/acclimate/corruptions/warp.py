@@ -8,7 +8,7 @@ import numpy as np
 
 from acclimate.corruptions.arrays import Floats, Ints
 
-__all__ = ["affine_positions", "clamped", "mirrored", "mirrored_edge", "resized", "sampled"]
+__all__ = ["affine_positions", "clamped", "mirrored", "mirrored_edge", "sampled"]
 
 
 def sampled(x: Floats, rows: Floats, columns: Floats, edge: Callable[[Ints, int], Ints]) -> Floats:
@@ -62,14 +62,6 @@ def mirrored_edge(index: Ints, size: int) -> Ints:
         index = index % (2 * size)
     index = np.maximum(index, -1 - index)
     return np.minimum(index, 2 * size - 1 - index)
-
-
-def resized(x: Floats, scale: float) -> Floats:
-    """Planes enlarged or shrunk by linear interpolation without smoothing, as OpenCV's resize."""
-    height, width = (max(1, round(side * scale)) for side in x.shape[2:])
-    rows, columns = np.mgrid[:height, :width]
-    down, right = (((at[np.newaxis] + 0.5) / scale - 0.5).astype(np.float32) for at in (rows, columns))
-    return sampled(x, down, right, clamped)
 
 
 def affine_positions(shifts: Floats, height: int, width: int) -> tuple[Floats, Floats]:

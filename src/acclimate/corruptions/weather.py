@@ -6,7 +6,7 @@ import numpy as np
 
 from acclimate.corruptions.arrays import Floats, luma, whole
 from acclimate.corruptions.filters import gaussian, motion, zoom
-from acclimate.corruptions.frost import frosted_panes
+from acclimate.corruptions.frost import frost_panes, part_of_pane
 from acclimate.corruptions.liquid import water_drops
 from acclimate.corruptions.plasma import plasma
 from acclimate.corruptions.streams import Streams
@@ -42,8 +42,11 @@ def snow(
 def fog(x: Floats, streams: Streams, thickness: float, decay: float) -> Floats:
     """A plasma fractal added, the brightest value kept."""
     height, width = x.shape[2:]
-    size = 1 << (max(height, width) - 1).bit_length()
-    haze = plasma(streams.uniform(size * size), size, decay)[:, np.newaxis, :height, :width]
+    # a fractal goes on beyond its edges, so that it need not be as large as a long image
+    side = min(max(height, width), 2 * min(height, width))
+    size = 1 << (side - 1).bit_length()
+    field = plasma(streams.uniform(size * size), size, decay)
+    haze = np.tile(field, (1, -(-height // size), -(-width // size)))[:, np.newaxis, :height, :width]
     brightest = x.max(axis=(1, 2, 3), keepdims=True)
     x += np.float32(thickness) * haze
     x *= brightest / (brightest + np.float32(thickness))
@@ -53,13 +56,11 @@ def fog(x: Floats, streams: Streams, thickness: float, decay: float) -> Floats:
 def frost(x: Floats, streams: Streams, clarity: float, amount: float) -> Floats:
     """The scene seen through a random part of a frosted window pane."""
     height, width = x.shape[2:]
-    panes = frosted_panes(height, width)
+    panes = frost_panes()
     choice, position = streams.integers(len(panes)), streams.uniform(2)
     ice = np.empty((len(x), 3, height, width), dtype=np.float32)
     for i, (number, (down, right)) in enumerate(zip(choice, position, strict=True)):
-        pane = panes[number]
-        top, left = int(down * (pane.shape[1] - height)), int(right * (pane.shape[2] - width))
-        ice[i] = pane[:, top : top + height, left : left + width]
+        ice[i] = part_of_pane(panes[number], height, width, down, right)
     if x.shape[1] == 1:
         ice = luma(ice)
     return np.float32(clarity) * x + np.float32(amount) * ice

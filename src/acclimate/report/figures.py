@@ -1,4 +1,4 @@
-"""The contact sheet of corruptions: nineteen rows, five severities, beside the clean image."""
+"""Figures: so far the contact sheet of corruptions."""
 
 from __future__ import annotations
 
