@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -196,6 +197,7 @@ def scored(model: torch.nn.Module, pixels: torch.Tensor, labels: torch.Tensor) -
 PEAK = """
 import sys
 from pathlib import Path
+from typing import Any
 from acclimate.corruptions.generate import corrupt_dataset
 corrupt_dataset(sys.argv[1], sys.argv[2], severities=(3,), workers=1)
 status = Path("/proc/self/status").read_text()
