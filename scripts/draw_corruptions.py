@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from acclimate.report.figures import contact_sheet
+from acclimate.report.contact_sheet import contact_sheet
 
 TARGET = Path(__file__).parents[1] / "docs" / "corruptions.jpg"
 SIDE = 896  # drawn four times as large and shrunk, for smooth edges

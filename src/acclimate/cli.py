@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,9 @@ from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, frost_so
 from acclimate.corruptions.generate import FORMATS, Outcome, corrupt_dataset
 from acclimate.corruptions.sources import read_image
 from acclimate.errors import AcclimateError, OptionError, OutputError, WorkerError
-from acclimate.report.figures import contact_sheet
+from acclimate.methods import METHODS
+from acclimate.report.contact_sheet import contact_sheet
+from acclimate.report.losses import losses_figure
 
 __all__ = ["app", "main"]
 
@@ -124,11 +127,42 @@ def figures_corruptions(
     """Draw a contact sheet: nineteen corruptions, five severities."""
     with _errors_as_messages(debug):
         sheet = contact_sheet(Image.fromarray(read_image(image, size)), seed=seed, tile=tile)
-        try:
+        with _written(out):
             sheet.save(out)
-        except (OSError, ValueError) as error:
-            raise OutputError(f"{out} cannot be written: {error}") from error
     messages.print(f"{out}: {sheet.width} by {sheet.height} pixels, frost from {frost_source()}")
+
+
+@figures.command("losses")
+def figures_losses(
+    out: Annotated[Path, typer.Option(help="Where to draw it: .png, .pdf or .svg.")] = Path("losses.png"),
+    debug: Debug = False,
+) -> None:
+    """Draw the four losses and their gradients against confidence, for two classes."""
+    with _errors_as_messages(debug), _written(out):
+        losses_figure().savefig(out, dpi=150)
+    messages.print(f"{out}")
+
+
+class Listed(str, Enum):
+    """What can be listed."""
+
+    methods = "methods"
+    corruptions = "corruptions"
+
+
+@app.command("list")
+def list_(
+    what: Annotated[Listed, typer.Argument(help="What to list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """List methods or corruptions, each with a line that says what it is."""
+    rows = {name: row.summary for name, row in (METHODS if what == Listed.methods else CORRUPTIONS).items()}
+    if as_json:
+        print(json.dumps(rows))
+        return
+    width = max(map(len, rows))
+    for name, summary in rows.items():
+        print(f"{name:{width}}  {summary}")
 
 
 def main() -> None:
@@ -165,6 +199,14 @@ def _tell(outcome: Outcome, target: Path, as_json: bool) -> None:
         told = reason if name in reason else f"{name}: {reason}"
         printable = told.encode(errors="backslashreplace").decode()
         messages.print(f"left out: {printable}", style="red")
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{path} cannot be written: {error}") from error
 
 
 @contextmanager

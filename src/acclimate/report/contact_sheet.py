@@ -1,4 +1,4 @@
-"""Figures: so far the contact sheet of corruptions."""
+"""The contact sheet of corruptions: nineteen rows, five severities, beside the clean image."""
 
 from __future__ import annotations
 
