@@ -78,12 +78,12 @@ def main() -> None:
     for method in ("source", "bn", "tent", "tent+", "hlr", "slr", "slr+it"):
         search.score(method)  # the paper's setting
     start = {"kappa": 0.0, "freeze": "none"}
-    slr = search.best("slr", start, lr=[1e-3, 3e-3, 1e-2], delta=[0.1, 0.25, 0.5, 1.0])
-    slr = search.best("slr", slr, kappa=[0.0, 0.5, 0.9], freeze=["none", "top"])
-    search.best("hlr", slr, delta=sorted({slr["delta"] / 2, slr["delta"], 2 * slr["delta"]}))
+    slr = search.best("slr", start, lr=[1e-3, 3e-3, 1e-2], delta=[0.1, 0.25, 1.0])
+    slr = search.best("slr", slr, kappa=[0.0, 0.9], freeze=["none", "top"])
+    search.best("hlr", slr, delta=[slr["delta"] / 2, slr["delta"]])
+    search.best("slr+it", slr, width=[16, 32, 64], depth=[2])
     for method in ("tent", "tent+"):
-        search.best(method, {}, optimizer=["sgd", "adam"], lr=[2.5e-4, 1e-3, 3e-3, 1e-2])
-    search.best("slr+it", slr, width=[16, 32, 64], depth=[1, 2])
+        search.best(method, {}, optimizer=["sgd", "adam"], lr=[1e-3, 3e-3, 1e-2])
     for row in sorted(search.rows, key=lambda row: -row["mean"])[:10]:
         print(row["mean"], row["config"])
 
