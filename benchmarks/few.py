@@ -20,7 +20,7 @@ from acclimate import Adapter
 from acclimate.corruptions import VALIDATION_NAMES
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 
-NAME, IMAGES, EPOCHS, SEED = "few_search", 2000, 2, 2020
+NAME, IMAGES, EPOCHS, SEED = "few_search", 1000, 2, 2020
 NETWORKS: dict[str, tuple[Callable[..., torch.nn.Module], Callable[..., Any], Any]] = {
     "bundled": (bundled_model, bundled_images, (MEAN, STD)),
     "cifar10_resnet20": (load_model, load_images, NORMALIZE),
