@@ -9,7 +9,7 @@ PEERS := $(VENV)-peers
 .PHONY: demo test check bench docs clean
 
 demo: $(READY)
-	$(BIN)/python -m acclimate.demo
+	$(BIN)/acclimate demo
 
 test: $(READY)
 	$(BIN)/pytest --cov=acclimate --cov-report=term

@@ -38,7 +38,7 @@ def stock_logits(adapter: Adapter, images: Tensor) -> Tensor:
 
 
 def cell(method: str, images: Tensor, labels: Tensor, seed: int, epochs: int) -> dict[str, Any]:
-    adapter = Adapter(load_model(), method, normalize=NORMALIZE, seed=seed)
+    adapter = Adapter(load_model(), method, normalize=NORMALIZE, setting="paper", seed=seed)
     after: list[float] = []
     started = time.perf_counter()
 

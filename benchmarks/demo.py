@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from records import write
 
-from acclimate.demo.__main__ import COUNT, EPOCHS, measure
+from acclimate.demo.measure import CORRUPTIONS, METHODS, SEVERITY, measure
+from acclimate.demo.show import COUNT, EPOCHS
 
 
 def main() -> None:
-    rows = []
-    for row in measure(COUNT, EPOCHS):
-        print(row, flush=True)
-        rows.append(row)
+    cells = []
+    for cell in measure(count=COUNT, epochs=EPOCHS):
+        cells.append(cell)
+        print(cell.method, cell.corruption, cell.over_epochs, round(cell.seconds, 1), flush=True)
+    rows, source = [], 0.0
+    for method in METHODS:
+        own = {cell.corruption: cell for cell in cells if cell.method == method}
+        mean = sum(cell.accuracy for cell in own.values()) / len(own)
+        source = mean if method == "source" else source
+        rows.append(
+            {"method": method}
+            | {name: round(own[name].accuracy, 1) for name in CORRUPTIONS}
+            | {"gain over source": round(mean - source, 1)}
+            | {"seconds": round(sum(cell.seconds for cell in own.values()), 1)}
+        )
     protocol = {
         "data": "Fashion-MNIST, bundled",
         "images": COUNT,
+        "severity": SEVERITY,
         "epochs": EPOCHS,
         "batch_size": 64,
         "evaluation": "after-epoch",

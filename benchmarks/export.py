@@ -14,8 +14,7 @@ from accuracy import accuracy
 from records import write
 from torch import Tensor, nn
 
-from acclimate import Adapter
-from acclimate.demo.__main__ import corruptions
+from acclimate import Adapter, corrupt
 from acclimate.demo.bundle import MEAN, STD, bundled_images
 from acclimate.models.vision import import_torchvision
 
@@ -41,13 +40,13 @@ def row(name: str) -> dict[str, Any]:
     mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
     model = fitted(name, (images[1000:] - mean) / std, labels[1000:])
     images, labels = images[:1000], labels[:1000]
-    shifted = corruptions(images)["noise"]
+    shifted = corrupt(images, "gaussian_noise", 5)
 
     def score(module: nn.Module, pixels: Tensor) -> float:
         with torch.no_grad():
             return accuracy(torch.cat([module((part - mean) / std) for part in pixels.split(100)]), labels)
 
-    adapter = Adapter(model, "slr", normalize=(MEAN, STD))
+    adapter = Adapter(model, "slr", normalize=(MEAN, STD), setting="paper")
     adapter.fit(shifted, 2, progress=False)
     stock = getattr(import_torchvision().models, name)(num_classes=10)
     stock.load_state_dict(adapter.export().state_dict(), strict=True)

@@ -84,7 +84,7 @@ def test_slr_is_a_plain_loop_with_adam_cosine_and_the_class_distribution() -> No
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    adapter = Adapter(resnet(), "slr")
+    adapter = Adapter(resnet(), "slr", setting="paper")
     history = adapter.fit(BATCHES, epochs=2, shuffle=False)
     assert history.loss == pytest.approx(losses, abs=1e-5)
     assert history.lr == pytest.approx(rates, rel=1e-9)
@@ -248,7 +248,7 @@ def test_a_prior_is_where_the_class_distribution_starts() -> None:
 
 
 def test_online_learning_rate_is_constant_unless_the_number_of_steps_is_given() -> None:
-    constant, decaying = Adapter(resnet(), "slr"), Adapter(resnet(), "slr", steps=3)
+    constant, decaying = (Adapter(resnet(), "slr", setting="paper", steps=steps) for steps in (None, 3))
     decaying.fit(BATCHES, 1)  # whose steps are not online calls
     decaying._engine.history = type(decaying.history)()
     for x in BATCHES[:3]:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from networks import images, resnet
 
@@ -23,6 +24,8 @@ def blocks() -> list[str]:
 
 def test_the_code_in_the_documents_runs_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (40, 40), (200, 100, 50)).save(tmp_path / "photos/a.png")
     data = images(20)
     names = {
         "model": resnet(),

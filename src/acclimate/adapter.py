@@ -19,10 +19,10 @@ from acclimate.errors import AcclimateWarning, DeltaError, OptionError, listed, 
 from acclimate.export import export_module
 from acclimate.fitting import Fit, begin, run
 from acclimate.interrupts import uninterrupted
-from acclimate.methods import Method, parse_method
+from acclimate.methods import Method, chosen_setting, parse_method
 from acclimate.objectives import External
 from acclimate.options import make_options
-from acclimate.prepare import checked_model
+from acclimate.prepare import checked_model, count_outputs
 from acclimate.types import AdaptationResult, Batch, History
 
 __all__ = ["Adapter", "adapt"]
@@ -49,6 +49,8 @@ class Adapter:
         input_transform: put a trainable `InputTransformation` before the model; needs ``normalize``.
         classes: the outputs that can occur; all others are left out of loss and prediction.
         prior: how often each class occurs, if not equally often.
+        setting: ``"paper"``, chosen for 1,000 classes; ``"few"``, a second set of hyperparameters for
+            ``hlr`` and ``slr``; ``"auto"`` takes ``"few"`` for networks of fewer than 64 outputs.
         statistics: where batch norms take theirs from: ``"batch"``, ``"running"``, ``"blend"`` or
             ``"source"``. ``method="source"`` always keeps the source's.
         episodic: start from the source model again for every batch.
@@ -76,6 +78,7 @@ class Adapter:
         classes: Sequence[int] | None = None,
         prior: Sequence[float] | Tensor | None = None,
         statistics: str = "batch",
+        setting: str = "auto",
         episodic: bool = False,
         features: str | None = None,
         objective: External | None = None,
@@ -89,7 +92,10 @@ class Adapter:
             raise OptionError(f"{listed(misplaced)} belongs to fit, not to Adapter")
         if input_transform:
             overrides["input_transform"] = True
-        self.method = parse_method(method).override(overrides, also=_keywords())
+        outputs = count_outputs(model) if classes is None else len(classes)
+        self.setting = None if isinstance(method, Method) else chosen_setting(setting, outputs)
+        """Which set of hyperparameters the method began with; None where the user gave a `Method`."""
+        self.method = parse_method(method, self.setting or "paper").override(overrides, also=_keywords())
         self._options = make_options(
             normalize=normalize,
             freeze=freeze,
@@ -238,6 +244,10 @@ class Adapter:
         return in_order(
             [(self._engine.forward(batch.images).cpu(), batch.index) for batch in seen], batches.order
         )
+
+    def transformed(self, images: Tensor) -> Tensor:
+        """What the input transformation makes of images in [0, 1]: the images, where there is none."""
+        return self._engine.transformed(images)
 
     def reset(self) -> None:
         """Back to the source model, bit for bit: weights, statistics, optimiser, schedule, p_t, step, RNG."""

@@ -31,6 +31,9 @@ import acclimate
 from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, frost_source, known
 from acclimate.corruptions.generate import FORMATS, Outcome, corrupt_dataset
 from acclimate.corruptions.sources import read_image
+from acclimate.demo.measure import CORRUPTIONS as DEMO_CORRUPTIONS
+from acclimate.demo.show import show_demo
+from acclimate.demo.summary import summary_figure
 from acclimate.errors import AcclimateError, OptionError, OutputError, WorkerError
 from acclimate.methods import METHODS
 from acclimate.report.contact_sheet import contact_sheet
@@ -63,6 +66,36 @@ def _version(
     if version:
         print(acclimate.__version__)
         raise typer.Exit(DONE)
+
+
+@app.command()
+def demo(
+    corruption: Annotated[
+        list[str],
+        typer.Option(metavar="NAME", help="Names, or all for the fifteen; repeat it, or set commas."),
+    ] = [*DEMO_CORRUPTIONS],  # noqa: B006 - typer copies it
+    epochs: Annotated[int | None, typer.Option(min=1, help="Times to go through the images.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer images and one epoch: fifteen seconds.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Where to draw the summary.")] = Path("acclimate-demo.png"),
+    seed: Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the accuracies as JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """See a network fail on corrupted images, and recover without a label."""
+    with _errors_as_messages(debug):
+        words = ["test" if word == "all" else word for word in _split(corruption)]
+        cells = show_demo(_names(words), quick=quick, epochs=epochs, seed=seed, console=messages)
+        with _written(out):
+            summary_figure(cells).savefig(out, dpi=110)
+    if as_json:
+        rows = [
+            {"method": c.method, "corruption": c.corruption, "accuracy": c.over_epochs, "seconds": c.seconds}
+            for c in cells
+        ]
+        print(json.dumps(rows))
+    messages.print(f"What it looks like: {out}")
 
 
 @app.command()

@@ -127,6 +127,14 @@ class Engine:
         self.history.epoch.append(epoch)
         return logits.detach()
 
+    def transformed(self, images: Tensor) -> Tensor:
+        """Images as the input transformation makes them."""
+        if self.network.transform is None:
+            return images
+        with torch.inference_mode(False), torch.no_grad():
+            made: Tensor = self.network.transform(self._checked(images, None))
+        return made
+
     def forward(self, images: Tensor) -> Tensor:
         """Logits that leave no trace."""
         with torch.inference_mode(False), torch.no_grad():

@@ -15,7 +15,7 @@ from typing import Any, Final
 from acclimate.errors import OptionError, listed, unknown
 from acclimate.losses import LOSSES
 
-__all__ = ["METHODS", "Method", "parse_method"]
+__all__ = ["METHODS", "SETTINGS", "Method", "chosen_setting", "parse_method"]
 
 
 def _one_of(kind: str, value: str, known: tuple[str, ...]) -> None:
@@ -160,6 +160,18 @@ _ROWS: Final = (
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({row.name: row for row in _ROWS})
 """Every method by name, with the paper's hyperparameters."""
 
+SETTINGS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = MappingProxyType(
+    {
+        "paper": {},
+        "few": {
+            "hlr": {"lr": 3e-3, "delta": 0.25, "kappa": 0.0, "freeze_top": False},
+            "slr": {"lr": 3e-3, "delta": 0.25, "kappa": 0.0, "freeze_top": False},
+        },
+    }
+)
+"""What a setting changes in the rows of METHODS: `few` was searched by `benchmarks/few.py`."""
+_MANY_CLASSES: Final = 64  # from here on, `setting="auto"` is the paper's, which was chosen for 1,000
+
 _SUFFIXES: Final[dict[str, dict[str, Any]]] = {
     "+it": {"input_transform": True},
     "+shot": {"pseudo_label_weight": 0.3},
@@ -167,8 +179,20 @@ _SUFFIXES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def parse_method(name: str | Method) -> Method:
-    """The method that a name with its suffixes stands for.
+def chosen_setting(setting: str, outputs: int | None) -> str:
+    """The setting itself, or for ``auto`` the one for so many outputs; the paper's if they are unknown.
+
+    >>> chosen_setting("auto", 10), chosen_setting("auto", 1000), chosen_setting("paper", 10)
+    ('few', 'paper', 'paper')
+    """
+    _one_of("setting", setting, ("auto", *SETTINGS))
+    if setting != "auto":
+        return setting
+    return "few" if outputs is not None and outputs < _MANY_CLASSES else "paper"
+
+
+def parse_method(name: str | Method, setting: str = "paper") -> Method:
+    """The method that a name with its suffixes stands for, in a setting.
 
     >>> method = parse_method("slr+it")
     >>> method.confidence, method.input_transform
@@ -186,7 +210,8 @@ def parse_method(name: str | Method) -> Method:
         added = re.findall(suffix, match[1])
         if added and not row.has_loss:
             raise OptionError(f"{row.name!r} has no loss, so that {listed(added)} cannot be added to it")
-        changes = {key: value for part in added for key, value in _SUFFIXES[part].items()}
+        changes = dict(SETTINGS[setting].get(row.name, {}))
+        changes |= {key: value for part in added for key, value in _SUFFIXES[part].items()}
         return replace(row, name=name, **changes)
     plain = not set("+-") & set(name)
     known = list(METHODS) if plain else [row + part for row in METHODS for part in _SUFFIXES]

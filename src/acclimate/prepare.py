@@ -25,6 +25,7 @@ __all__ = [
     "Prepared",
     "checked_model",
     "copy_model",
+    "count_outputs",
     "floating_like",
     "model_info",
     "normalization_mismatch",
@@ -247,3 +248,21 @@ def _explain(
             "give the model in float32"
         )
     return notes, cautions
+
+
+def count_outputs(model: nn.Module) -> int | None:
+    """The number of logits, as the network says itself or its last linear layer; None if neither does.
+
+    >>> count_outputs(nn.Sequential(nn.Flatten(), nn.Linear(8, 10)))
+    10
+    """
+    for owner, name in ((model, "num_classes"), (getattr(model, "config", None), "num_labels")):
+        stated = getattr(owner, name, None)
+        if isinstance(stated, int) and stated > 0:
+            return stated
+    sizes = [
+        module.out_features if isinstance(module, nn.Linear) else module.out_channels
+        for module in (model.modules() if isinstance(model, nn.Module) else ())
+        if isinstance(module, (nn.Linear, nn.Conv2d))
+    ]
+    return sizes[-1] if sizes else None
