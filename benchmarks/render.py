@@ -124,10 +124,12 @@ def names() -> str:
 
 def agreement(record: dict[str, Any]) -> str:
     text = (
-        "At 32 and at 224 pixels. Corruptions that are not random: pixels, in %, within one grey level of "
-        "the published output. Random ones, in brackets: the largest of four deviations (mean, standard "
-        "deviation, gradient and SSIM to the clean image; three seeds against three published repeats) as a "
-        "share of what is taken as agreement, 3% or twice the spread of the repeats, whichever is larger.\n\n"
+        "Two figures in each cell: at 32 and at 224 pixels. For corruptions that are not random they are the "
+        "pixels, in %, that lie within one grey level of the published output. For random ones, in brackets, "
+        "four statistics are compared with those of the published generator: mean, standard deviation, "
+        "gradient, and SSIM to the clean image. A difference of 3%, or of twice the spread of three "
+        "published repeats if that is larger, counts as 1, and the largest of the four is shown: below 1 "
+        "they agree.\n\n"
     )
     lines = [
         "| corruption | " + " | ".join(f"severity {s}" for s in range(1, 6)) + " |",

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import acclimate
 from acclimate.cli import app
-from acclimate.corruptions import NAMES, SEVERITIES, VALIDATION_NAMES, array_files, corrupt
+from acclimate.corruptions import NAMES, SEVERITIES, VALIDATION_NAMES, array_files, corrupt, generate
 from acclimate.corruptions import output as output_module
 from acclimate.corruptions.generate import corrupt_dataset
 from acclimate.corruptions.pool import run_all
@@ -151,13 +151,13 @@ def test_an_array_becomes_cifar_c_arrays(tmp_path: Path) -> None:
 
 
 def test_fewer_severities_are_a_file_each(tmp_path: Path) -> None:
-    images = np.stack([picture(32, 32, seed)[..., 0] for seed in range(3)])  # grey, without a channel axis
+    images = np.stack([picture(32, 32, seed)[..., 0] for seed in range(4)])  # grey, without a channel axis
     np.save(tmp_path / "test.npy", images)
-    np.save(tmp_path / "labels.npy", np.arange(3))
+    np.save(tmp_path / "labels.npy", np.arange(4))
     corrupt_dataset(tmp_path / "test.npy", tmp_path / "c", names=FEW, severities=(5, 2), workers=1)
     made = set(files(tmp_path / "c"))
     assert made == {f"{name}_{s}.npy" for name in FEW for s in (2, 5)} | {"labels.npy", "corruptions.json"}
-    np.testing.assert_array_equal(np.load(tmp_path / "c/labels.npy"), np.arange(3))
+    np.testing.assert_array_equal(np.load(tmp_path / "c/labels.npy"), np.arange(4))
     array = np.load(tmp_path / "c/contrast_2.npy")
     np.testing.assert_array_equal(array, corrupt(images[..., np.newaxis], "contrast", 2)[..., 0])
     with pytest.raises(OptionError, match="was made with severities single, not all"):
@@ -168,14 +168,14 @@ def test_arrays_of_other_images_are_not_mixed(folder: Path, tmp_path: Path) -> N
     for name, count in (("one", 4), ("two", 2)):
         np.savez(tmp_path / f"{name}.npz", images=np.stack([picture(32, 32, count)] * count))
     corrupt_dataset(tmp_path / "one.npz", tmp_path / "c", names=FEW, workers=1)
-    with pytest.raises(OptionError, match=r"was made with source .*one.npz, not .*two.npz"):
+    with pytest.raises(OptionError, match=r"was made with source one.npz, not two.npz"):
         corrupt_dataset(tmp_path / "two.npz", tmp_path / "c", names=FEW, workers=1)
     (tmp_path / "two.npz").rename(tmp_path / "one.npz")
-    with pytest.raises(OptionError, match="was made with images"):
+    with pytest.raises(OptionError, match="was made of other images"):
         corrupt_dataset(tmp_path / "one.npz", tmp_path / "c", names=FEW, workers=1)
     corrupt_dataset(folder, tmp_path / "f", names=FEW, size=32, format="npy", workers=1)
     Image.fromarray(picture()).save(folder / "dog/new.png")
-    with pytest.raises(OptionError, match="was made with images"):
+    with pytest.raises(OptionError, match="was made of other images"):
         corrupt_dataset(folder, tmp_path / "f", names=(*FEW, "fog"), size=32, format="npy", workers=1)
 
 
@@ -280,7 +280,8 @@ def test_json_and_groups(folder: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert code == 0
     outcome = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
-    assert outcome == {"made": 36, "present": 0, "failed": {}, "target": str(tmp_path / "c")}
+    expected = {"made": 36, "present": 0, "failed": {}, "ignored": [], "target": str(tmp_path / "c")}
+    assert outcome == expected
     assert {p.name for p in (tmp_path / "c").iterdir() if p.is_dir()} == set(VALIDATION_NAMES)
     assert {p.name for p in (tmp_path / "c/saturate").iterdir()} == {"2", "3", "5"}
     assert (
@@ -299,7 +300,7 @@ def test_json_and_groups(folder: Path, tmp_path: Path) -> None:
         (["--severity", "²"], "got '²'"),
         (["--severity", "hard"], "or a range such as 2-4, got 'hard'"),
         (["--corruption", "gausian_noise"], "did you mean 'gaussian_noise'"),
-        (["--format", "jpg"], "unknown format 'jpg': did you mean 'jpeg'"),
+        (["--format", "gif"], "unknown format 'gif'"),
         (["--size", "4"], "size must be at least 8 pixels, got 4"),
     ],
 )
@@ -325,12 +326,16 @@ def test_bad_sources(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"PK\x03\x04 not an array")
         assert "cannot be read as an array" in run("corrupt", tmp_path / name, tmp_path / "c")[1]
     np.save(tmp_path / "floats.npy", np.zeros((2, 32, 32, 3)))
-    assert "expected 8-bit images" in run("corrupt", tmp_path / "floats.npy", tmp_path / "c")[1]
+    assert "save them as uint8" in run("corrupt", tmp_path / "floats.npy", tmp_path / "c")[1]
     np.save(tmp_path / "four.npy", np.zeros((2, 32, 32, 4), dtype=np.uint8))
-    assert "expected 1 or 3 channels" in run("corrupt", tmp_path / "four.npy", tmp_path / "c")[1]
+    assert "1 or 3 channels, and they come last" in run("corrupt", tmp_path / "four.npy", tmp_path / "c")[1]
     np.savez(tmp_path / "odd.npz", pixels=np.zeros(3))
     assert "under one of 'images'" in run("corrupt", tmp_path / "odd.npz", tmp_path / "c")[1]
     np.savez(tmp_path / "few.npz", images=np.zeros((2, 32, 32, 3), np.uint8), labels=np.zeros(3))
+    np.save(tmp_path / "one.npy", np.zeros((32, 32, 3), dtype=np.uint8))
+    assert "give one image a first axis of 1" in run("corrupt", tmp_path / "one.npy", tmp_path / "c")[1]
+    np.save(tmp_path / "tiny.npy", np.zeros((5, 4, 4, 3), dtype=np.uint8))
+    assert "at least 8 by 8 pixels" in run("corrupt", tmp_path / "tiny.npy", tmp_path / "c")[1]
     assert "label of each of the 2 images" in run("corrupt", tmp_path / "few.npz", tmp_path / "c")[1]
     objects = np.array([{}], dtype=object)
     np.save(tmp_path / "pickled.npy", objects, allow_pickle=True)
@@ -353,13 +358,15 @@ def test_arrays_need_one_size(folder: Path, tmp_path: Path) -> None:
 def test_a_folder_made_otherwise_is_not_mixed_up(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "c"
     corrupt_dataset(folder, target, names=FEW, size=32, workers=1)
-    with pytest.raises(OptionError, match="was made with seed 0, not 1"):
+    with pytest.raises(OptionError, match="seed 0, not 1: choose another folder, or force it, which removes"):
         corrupt_dataset(folder, target, names=FEW, size=32, seed=1, workers=1)
+    with pytest.raises(OptionError, match="seed 0, not 1, and also holds 'gaussian_noise/1'"):
+        corrupt_dataset(folder, target, names="contrast", size=32, seed=1, workers=1)
     with pytest.raises(OptionError, match="was made with size 32, not 40"):
         corrupt_dataset(folder, target, names=FEW, size=40, workers=1)
     with pytest.raises(OptionError, match="is not empty and not of our making"):
         corrupt_dataset(folder, tmp_path, names=FEW, workers=1)
-    with pytest.raises(OptionError, match="lies inside"):
+    with pytest.raises(OptionError, match="or inside it"):
         corrupt_dataset(folder, folder / "c", names=FEW, workers=1)
     (target / "corruptions.json").write_text("{")
     with pytest.raises(OptionError, match=r"corruptions.json is damaged"):
@@ -430,6 +437,70 @@ def test_a_target_that_is_a_file(folder: Path, tmp_path: Path) -> None:
     code, said = run("corrupt", folder, tmp_path / "c")
     assert code == 2
     assert "is not a folder" in said
+
+
+def test_other_files_are_told_of_and_formats_taken_as_people_write_them(folder: Path, tmp_path: Path) -> None:
+    (folder / "cat/notes.txt").write_text("")
+    (folder / "cat/a.HEIC").write_text("")
+    options = ("--corruption", "fog", "--severity", "1", "--size", 32, "--format", ".JPG")
+    code, said = run("corrupt", folder, tmp_path / "c", *options)
+    assert code == 0
+    assert "ignored: files with .HEIC, .txt" in said
+    assert (tmp_path / "c/fog/1/cat/b.JPEG").exists()
+
+
+def test_a_failure_before_anything_was_made_leaves_no_settings(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        corrupt_dataset(folder, tmp_path / "c", names=FEW, size=32, workers=1, progress=7)  # type: ignore[arg-type]
+    corrupt_dataset(folder, tmp_path / "d", names="fog", severities=1, size=32, workers=1)
+    mine = tmp_path / "mine/fog/1"
+    mine.mkdir(parents=True)
+    (mine / "precious.txt").write_text("")
+    with pytest.raises(OptionError, match="not of our making: choose another folder"):
+        corrupt_dataset(folder, tmp_path / "mine", names="fog", severities=1, size=32, workers=1, force=True)
+    assert (mine / "precious.txt").exists()
+
+
+def test_frost_can_be_made_anew_from_another_source(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(**options: object) -> int:
+        return corrupt_dataset(folder, tmp_path / "c", severities=1, size=32, workers=1, **options).made  # type: ignore[arg-type]
+
+    assert make(names=("fog", "frost")) == 6
+    monkeypatch.setattr(generate, "frost_source", lambda: "photographs")
+    assert make(names=("fog",)) == 0
+    with pytest.raises(OptionError, match="was made with frost crystals, not photographs"):
+        make(names=("frost",))
+    assert make(names=("frost",), force=True) == 3
+
+
+def test_an_interrupt_does_not_wait_for_the_work_under_way(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(4):
+        Image.fromarray(picture(900, 900, number)).save(folder / f"{number}.png")
+    command = [
+        sys.executable,
+        "-m",
+        "acclimate",
+        "corrupt",
+        folder,
+        tmp_path / "c",
+        "--size",
+        "0",
+        "--workers",
+        "2",
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    while not list((tmp_path / "c").rglob("*.JPEG")):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    started = time.perf_counter()
+    process.communicate(timeout=60)
+    assert time.perf_counter() - started < 3
+    assert process.returncode == 130
+    assert not list((tmp_path / "c").glob(".parts*"))
 
 
 def test_killed_or_interrupted_it_goes_on_to_the_same_files(tmp_path: Path) -> None:

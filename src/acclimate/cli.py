@@ -106,13 +106,15 @@ def corrupt(
     target: Annotated[Path, typer.Argument(metavar="DST", help="A folder for the corrupted images.")],
     corruption: Annotated[
         list[str],
-        typer.Option(metavar="NAME", help="all, test, validation or names; repeat it, or set commas."),
+        typer.Option(metavar="NAME", help="all, test, validation, or names separated by commas."),
     ] = ["all"],  # noqa: B006 - typer copies it
     severity: Annotated[
-        list[str], typer.Option(metavar="SEVERITY", help="1 to 5, or a range such as 2-4; as above.")
+        list[str],
+        typer.Option(metavar="SEVERITY", help="1 to 5, or ranges such as 2-4, separated by commas."),
     ] = ["1-5"],  # noqa: B006
     size: Annotated[
-        int, typer.Option(min=0, help="Crop the images of a folder to this, as ImageNet's; 0 leaves them.")
+        int,
+        typer.Option(min=0, help="Resize and crop a folder's images to this, as ImageNet's; 0: do not."),
     ] = 224,
     format: Annotated[  # noqa: A002 - the option's name
         str | None,
@@ -122,7 +124,9 @@ def corrupt(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes; by default one per processor.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Make these anew, whatever is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove what is there of it, and make it anew.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -138,7 +142,7 @@ def corrupt(
             names=_names(corruption),
             severities=_severities(severity),
             size=size or None,
-            format=format,
+            format=None if format is None else _format(format),
             seed=seed,
             workers=workers,
             force=force,
@@ -185,11 +189,17 @@ class Listed(str, Enum):
 
 @app.command("list")
 def list_(
-    what: Annotated[Listed, typer.Argument(help="What to list.")],
+    what: Annotated[Listed, typer.Argument(metavar="WHAT", help="methods or corruptions.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """List methods or corruptions, each with a line that says what it is."""
-    rows = {name: row.summary for name, row in (METHODS if what == Listed.methods else CORRUPTIONS).items()}
+    """List methods (to which +it, +shot and -div can be added) or corruptions, with what each is."""
+    if what == Listed.methods:
+        rows = {name: row.summary for name, row in METHODS.items()}
+    else:
+        rows = {
+            name: f"{'validation' if row.validation else 'test'}, {row.kind}: {row.summary}"
+            for name, row in CORRUPTIONS.items()
+        }
     if as_json:
         print(json.dumps(rows))
         return
@@ -220,6 +230,12 @@ def _severities(words: list[str]) -> list[int]:
     return sorted(severities)
 
 
+def _format(word: str) -> str:
+    """As people write it."""
+    plain = word.lower().lstrip(".")
+    return "jpeg" if plain == "jpg" else plain
+
+
 def _split(words: list[str]) -> list[str]:
     return [part for word in words for part in word.replace(",", " ").split()]
 
@@ -227,8 +243,13 @@ def _split(words: list[str]) -> list[str]:
 def _tell(outcome: Outcome, target: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**dataclasses.asdict(outcome), "target": str(target)}))
-    messages.print(f"{target}: {outcome.made:,} corrupted images made, {outcome.present:,} were there")
-    for name, reason in outcome.failed.items():
+    messages.print(
+        f"{target}: {outcome.made:,} corrupted images made, {outcome.present:,} were there, "
+        f"{len(outcome.failed):,} images left out"
+    )
+    if outcome.ignored:
+        messages.print(f"ignored: files with {', '.join(outcome.ignored)}, which are not taken for images")
+    for name, reason in sorted(outcome.failed.items()):
         told = reason if name in reason else f"{name}: {reason}"
         printable = told.encode(errors="backslashreplace").decode()
         messages.print(f"left out: {printable}", style="red")

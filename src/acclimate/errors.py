@@ -77,7 +77,9 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     "unknown method 'xyzzy': known are 'hlr', 'slr', 'tent'"
     """
     names = list(known)
-    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5)
+    word = str(name).lower()
+    near = [known for known in names if len(word) > 2 and known.startswith(word)][:3]
+    near = near or difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     if near:
         return f"unknown {kind} {name!r}: did you mean {listed(near)}?"
     return f"unknown {kind} {name!r}: known are {listed(sorted(names))}"

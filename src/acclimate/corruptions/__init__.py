@@ -94,7 +94,8 @@ def corrupt(
         severity: 1 to 5.
         seed: with ``index`` decides all that is random.
         index: the number of the image in its data set, or of each image of a batch; of a batch also
-            that of its first image. By default they are counted from 0.
+            that of its first image. By default they are counted from 0 in every call: give it when you
+            corrupt a data set image by image or batch by batch, or all of them get the same noise.
     """
     row = CORRUPTIONS[known(name)]
     severity, seed = checked_severity(severity), checked_whole("seed", seed)
@@ -114,6 +115,8 @@ def corrupt(
 
 def known(name: str) -> str:
     """The name itself, or an error that offers the nearest names."""
+    if not isinstance(name, str):
+        raise OptionError(f"expected the name of a corruption, got {type(name).__name__}")
     if name not in CORRUPTIONS:
         raise OptionError(unknown("corruption", name, CORRUPTIONS))
     return name

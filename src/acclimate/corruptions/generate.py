@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,8 @@ def corrupt_dataset(
     source: str | Path,
     target: str | Path,
     *,
-    names: Sequence[str] = tuple(CORRUPTIONS),
-    severities: Sequence[int] = SEVERITIES,
+    names: str | Sequence[str] = tuple(CORRUPTIONS),
+    severities: int | Sequence[int] = SEVERITIES,
     size: int | None = 224,
     format: str | None = None,  # noqa: A002 - the word that users look for
     seed: int = 0,
@@ -67,26 +68,30 @@ def corrupt_dataset(
     Images that cannot be read are left out and named in the outcome.
     """
     source, target = Path(source), Path(target)
+    names = [names] if isinstance(names, str) else names
+    severities = [severities] if isinstance(severities, int) else severities
     wanted = tuple(dict.fromkeys(known(name) for name in names))
     levels = tuple(sorted({checked_severity(severity) for severity in severities}))
     seed, workers = checked_whole("seed", seed), _checked_workers(workers)
     _check(wanted, levels, size, format)
     opened = open_source(source, size)
     if target.resolve().is_relative_to(source.resolve()):
-        raise OptionError(f"{target} lies inside {source}: its images would be corrupted again next time")
+        raise OptionError(f"{target} is {source} or inside it: its images would be corrupted again next time")
     form = format or ("npy" if isinstance(opened, ArraySource) else "jpeg")
     settings = _settings(source, opened, wanted, size, form, seed)
     if form != "npy":
         check_tree(opened, form)
         with open_output(target, settings, tree_results(wanted, levels), force) as output:
-            return make_tree(Job(opened, output, wanted, levels, form, seed), workers, progress)
+            outcome = make_tree(Job(opened, output, wanted, levels, form, seed), workers, progress)
+        return replace(outcome, ignored=getattr(opened, "ignored", []))
     found = readable(opened, workers)
     settings |= {
         "severities": "all" if levels == SEVERITIES else "single",
         "images": _checksum(opened, found),
     }
     with open_output(target, settings, array_results(wanted, levels), force) as output:
-        return make_arrays(Job(opened, output, wanted, levels, form, seed), found, workers, progress)
+        outcome = make_arrays(Job(opened, output, wanted, levels, form, seed), found, workers, progress)
+    return replace(outcome, ignored=getattr(opened, "ignored", []))
 
 
 def _check(names: tuple[str, ...], severities: tuple[int, ...], size: int | None, form: str | None) -> None:
@@ -94,7 +99,7 @@ def _check(names: tuple[str, ...], severities: tuple[int, ...], size: int | None
         raise OptionError(f"expected names and severities, got {list(names)} and {list(severities)}")
     if form is not None and form not in FORMATS:
         raise OptionError(unknown("format", form, FORMATS))
-    if size is not None and size < 8:
+    if size is not None and checked_whole("size", size) < 8:
         raise OptionError(f"size must be at least 8 pixels, got {size}")
 
 
@@ -111,7 +116,7 @@ def _settings(
 ) -> dict[str, Any]:
     """All that decides what the files hold: a call that differs in any of it would mix two data sets."""
     settings = {
-        "source": str(path.resolve()),
+        "source": path.resolve().name,  # the folder that holds it may move
         "seed": seed,
         "size": size if isinstance(source, FolderSource) else None,
         "format": form,

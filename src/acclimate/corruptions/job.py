@@ -38,6 +38,8 @@ class Outcome:
     """Corrupted images that were there before."""
     failed: dict[str, str] = field(default_factory=dict)
     """Source images that could not be read, and why."""
+    ignored: list[str] = field(default_factory=list)
+    """Suffixes of files in the source that are not taken for images."""
 
     @property
     def done(self) -> int:

@@ -123,7 +123,11 @@ def open_output(
         output = Output(folder, parts)
         with output.written(_SETTINGS) as file:
             file.write(json.dumps({**before, **settings}, indent=1).encode() + b"\n")
-        yield output
+        try:
+            yield output
+        finally:
+            if not before and not any(_results_in(folder)):  # nothing was made: as if it had not been called
+                (folder / _SETTINGS).unlink(missing_ok=True)
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:
@@ -143,18 +147,21 @@ def _check_settings(
     folder: Path, before: dict[str, Any], settings: dict[str, Any], results: Sequence[str], force: bool
 ) -> None:
     if not before:
-        if not force and folder.exists() and any(folder.iterdir()):
-            raise OptionError(f"{folder} is not empty and not of our making: choose another, or force it")
+        if folder.exists() and any(folder.iterdir()):
+            raise OptionError(f"{folder} is not empty and not of our making: choose another folder")
         return
     differing = [key for key, value in settings.items() if before.get(key, value) != value]
     if not differing:
         return
     key = differing[0]
     made = f"{folder} was made with {key} {before[key]}, not {settings[key]}"
-    if not force:
-        raise OptionError(f"{made}: choose another folder, or force it")
-    if others := sorted(set(_results_in(folder)) - set(results)):
+    made = {"images": f"{folder} was made of other images"}.get(key, made)
+    # where frost comes from matters to frost alone
+    mattering = [r for r in _results_in(folder) if differing != ["frost"] or r.startswith("frost")]
+    if others := sorted(set(mattering) - set(results)):
         raise OptionError(f"{made}, and also holds {listed(others, 3)}: choose another folder")
+    if not force:
+        raise OptionError(f"{made}: choose another folder, or force it, which removes what is there")
 
 
 def _results_in(folder: Path) -> Iterator[str]:

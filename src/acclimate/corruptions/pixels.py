@@ -78,8 +78,7 @@ def opened(images: Any) -> Pixels:
     if isinstance(images, Image.Image):
         if images.mode not in ("L", "RGB"):
             raise InputError(
-                f"expected a PIL image of mode L or RGB, got {images.mode}: convert it first, "
-                'for instance image.convert("RGB")'
+                f"expected a PIL image of mode L or RGB, got {images.mode}: {_advice(images.mode)}"
             )
         return _batch(np.asarray(images), False, Image.fromarray)
     if isinstance(images, torch.Tensor):
@@ -92,6 +91,14 @@ def opened(images: Any) -> Pixels:
     if isinstance(images, np.ndarray):
         return _batch(images, False, lambda made: made.astype(images.dtype, copy=False))
     raise InputError(f"expected a PIL image, an array or a tensor, got {type(images).__name__}")
+
+
+def _advice(mode: str) -> str:
+    if mode.startswith("I"):
+        return "for 16 bits, give numpy.asarray(image) / 65535 as an array instead"
+    if mode == "F":
+        return "give numpy.asarray(image), brought to [0, 1], as an array instead"
+    return 'convert it first, image.convert("RGB")'
 
 
 def _batch(values: np.ndarray[Any, Any], planar: bool, returned: Callable[..., Any]) -> Pixels:
@@ -115,19 +122,27 @@ def _check_shape(shape: tuple[int, ...], planar: bool) -> None:
         if channels not in (1, 3):
             raise InputError(
                 f"expected 1 or 3 channels in images of shape {layouts}, got {channels} in {shape}: "
-                "drop an alpha channel, and give a batch of grey images a channel axis of 1"
+                f"{_channel_advice(shape, planar, channels)}"
             )
     sides = shape[-2:] if planar or len(shape) == 2 else shape[-3:-1]
     if min(sides) < _SMALLEST:
         raise InputError(f"expected images of at least {_SMALLEST} by {_SMALLEST} pixels, got {shape}")
 
 
+def _channel_advice(shape: tuple[int, ...], planar: bool, channels: int) -> str:
+    if not planar and shape[-3] in (1, 3):
+        return "in arrays channels come last, so transpose it"
+    if planar and shape[-1] in (1, 3):
+        return "in tensors channels come first, so permute it"
+    if channels in (2, 4):
+        return "drop the alpha channel"
+    return "a batch of grey images needs a channel axis of 1"
+
+
 def _checked_floats(values: np.ndarray[Any, Any]) -> Floats:
     if values.dtype not in _FLOATS:
-        raise InputError(
-            f"expected uint8, or floats in [0, 1], got {values.dtype}: 16-bit images become floats when "
-            "divided by 65535"
-        )
+        wide = "divide 16 bits by 65535" if values.dtype == np.uint16 else "convert 0 to 255 to uint8"
+        raise InputError(f"expected uint8, or floats in [0, 1], got {values.dtype}: {wide}")
     if values.size and not (values.min() >= 0 and values.max() <= 1):  # also for NaN
         if not np.isfinite(values).all():
             raise InputError("expected floats in [0, 1], got NaN or infinity")

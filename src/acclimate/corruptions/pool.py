@@ -49,6 +49,9 @@ def run_all(
                     return
                 done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
+        except (KeyboardInterrupt, GeneratorExit):
+            _end(pool)  # nothing half-written can stay: files appear whole or not at all
+            raise
         except BrokenProcessPool as error:
             raise WorkerError(
                 "a worker process died, perhaps for want of memory: what was done is kept; go on with the "
@@ -56,6 +59,12 @@ def run_all(
             ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """End the workers at once; the standard library has a public way only from Python 3.14 on."""
+    for process in list((pool._processes or {}).values()):
+        process.terminate()
 
 
 def _enter(shared: Any, parent: int) -> None:

@@ -53,9 +53,12 @@ class FolderSource(Source):
 
     def __init__(self, folder: Path, size: int | None) -> None:
         self.folder, self.size = folder, size
-        self.names = sorted(_image_files(folder))
+        files = _files_below(folder)
+        self.names = sorted(name for name in files if name.lower().endswith(SUFFIXES))
         if not self.names:
             raise InputError(f"no images in {folder}: looked for {listed(SUFFIXES)} in it and below")
+        others = set(files) - set(self.names)
+        self.ignored = sorted({Path(name).suffix or Path(name).name for name in others})
         if all("/" in name for name in self.names):
             tops = [name.split("/")[0] for name in self.names]
             ranks = {top: rank for rank, top in enumerate(sorted(set(tops)))}
@@ -73,16 +76,10 @@ class ArraySource(Source):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        images, labels = _npz(path) if path.suffix == ".npz" else _npy(path)
-        if images.dtype != np.uint8 or images.ndim not in (3, 4) or not len(images):
-            raise InputError(
-                f"expected 8-bit images (n, height, width, channels) in {path}, "
-                f"got {images.dtype} of shape {images.shape}"
-            )
+        images, labels = _npz(path) if path.suffix.lower() == ".npz" else _npy(path)
+        _check_images(path, images)
         self.shape = images.shape[1:]
         self.images = images if images.ndim == 4 else images[..., np.newaxis]
-        if self.images.shape[-1] not in (1, 3):
-            raise InputError(f"expected 1 or 3 channels in {path}, got {self.images.shape[-1]}")
         self.labels = None if labels is None else _checked_labels(path, labels, len(images))
         self.names = [self._name(position) for position in range(len(images))]
 
@@ -98,6 +95,21 @@ class ArraySource(Source):
 
     def __reduce__(self) -> tuple[type[ArraySource], tuple[Path]]:
         return ArraySource, (self.path,)  # another process opens the file itself
+
+
+def _check_images(path: Path, images: Any) -> None:
+    found = f"{images.dtype} of shape {images.shape}"
+    expected = f"expected uint8 images (n, height, width, channels) in {path}, got {found}"
+    if images.dtype != np.uint8:
+        raise InputError(f"{expected}: bring them to 0 to 255 and save them as uint8")
+    if images.ndim not in (3, 4) or not len(images):
+        raise InputError(expected)
+    if images.ndim == 3 and (images.shape[-1] in (1, 3) or images.shape[0] in (1, 3)):
+        raise InputError(f"{expected}: give one image a first axis of 1, and grey images a last axis of 1")
+    if images.ndim == 4 and images.shape[-1] not in (1, 3):
+        raise InputError(f"{expected}: 1 or 3 channels, and they come last")
+    if min(images.shape[1:3]) < 8:
+        raise InputError(f"{expected}: at least 8 by 8 pixels")
 
 
 def _checked_labels(path: Path, labels: Ints, count: int) -> Ints:
@@ -116,8 +128,11 @@ def open_source(path: Path, size: int | None) -> Source:
         return FolderSource(path, size)
     if not path.exists():
         raise InputError(f"there is nothing at {path}: expected a folder of images, a .npy or a .npz file")
-    if path.suffix not in (".npy", ".npz"):
-        raise InputError(f"expected a folder of images, a .npy or a .npz file, got {path}")
+    if path.suffix.lower() not in (".npy", ".npz"):
+        hint = (
+            ": give its folder, or use acclimate.corrupt in Python" if path.suffix.lower() in SUFFIXES else ""
+        )
+        raise InputError(f"expected a folder of images, a .npy or a .npz file, got {path}{hint}")
     return ArraySource(path)
 
 
@@ -158,7 +173,7 @@ def _cropped(image: Image.Image, size: int) -> Image.Image:
     return image.crop((left, top, left + size, top + size))
 
 
-def _image_files(folder: Path) -> list[str]:
+def _files_below(folder: Path) -> list[str]:
     """Relative paths, also of what links lead to, each folder once."""
 
     def fail(error: OSError) -> None:
@@ -174,7 +189,7 @@ def _image_files(folder: Path) -> list[str]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         base = Path(root).relative_to(folder)
         for name in files:
-            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
+            if not name.startswith("."):
                 found.append((base / name).as_posix())
     return found
 

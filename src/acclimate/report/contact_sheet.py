@@ -15,7 +15,7 @@ _INK, _PALE, _PAPER = (25, 25, 25), (120, 120, 120), (255, 255, 255)
 
 def contact_sheet(image: Image.Image, *, seed: int = 0, tile: int | None = None) -> Image.Image:
     """Every corruption at every severity of one RGB image, each shown ``tile`` pixels wide."""
-    width = tile or image.width
+    width = tile or max(96, image.width)
     height = round(width * image.height / image.width)
     font, small = (ImageFont.load_default(max(10, width // part)) for part in (14, 18))
     label = int(max(font.getlength(name) for name in CORRUPTIONS)) + 2 * _MARGIN
