@@ -16,18 +16,9 @@ from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, corrupt,
 from acclimate.corruptions.arrays import CUT
 from acclimate.corruptions.parameters import PARAMETERS, parameters
 from acclimate.errors import InputError, OptionError
+from corruption_kinds import FIXED
 
 ALL = tuple(CORRUPTIONS)
-FIXED = [
-    "brightness",
-    "contrast",
-    "defocus_blur",
-    "gaussian_blur",
-    "jpeg_compression",
-    "pixelate",
-    "saturate",
-    "zoom_blur",
-]
 
 
 def scene(count: int = 5, height: int = 32, width: int = 32, channels: int = 3, seed: int = 0) -> np.ndarray:

@@ -16,18 +16,9 @@ from acclimate.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from acclimate.corruptions.parameters import PARAMETERS
 from acclimate.corruptions.sources import read_image
 from acclimate.metrics import structural_similarity
+from corruption_kinds import FIXED
 
 DATA = Path(os.environ.get("ACCLIMATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
-FIXED = (
-    "brightness",
-    "contrast",
-    "defocus_blur",
-    "gaussian_blur",
-    "jpeg_compression",
-    "pixelate",
-    "saturate",
-    "zoom_blur",
-)
 RANDOM = tuple(name for name in CORRUPTIONS if name not in FIXED)
 
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the published outputs are not here")

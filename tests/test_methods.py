@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
+from torch import nn
 
-from acclimate import METHODS, Method
+from acclimate import METHODS, Adapter, Method
+from acclimate.demo.network import SmallResNet
 from acclimate.errors import OptionError
-from acclimate.methods import parse_method
+from acclimate.methods import SETTINGS, parse_method
+from acclimate.prepare import count_outputs
+from networks import resnet
 
 # confidence, delta, diversity, kappa, freeze_top, optimizer, lr, schedule, pseudo_label_weight
 TABLE = {
@@ -107,3 +113,27 @@ def test_bad_values_are_refused(change: dict[str, object], message: str) -> None
 def test_an_input_transformation_needs_a_loss() -> None:
     with pytest.raises(OptionError, match="no loss"):
         Method(name="x", summary="x", input_transform=True)
+
+
+def test_few_classes_have_a_setting_of_their_own() -> None:
+    few, paper = Adapter(resnet(), "slr"), Adapter(resnet(), "slr", setting="paper")
+    assert (few.setting, paper.setting) == ("few", "paper")
+    assert paper.method == METHODS["slr"]
+    assert few.method == dataclasses.replace(METHODS["slr"], **SETTINGS["few"]["slr"])
+    assert Adapter(resnet(), "tent").method == METHODS["tent"]
+    # what the user says counts most, and a Method is taken as it is
+    assert Adapter(resnet(), "slr", lr=1e-5).method.lr == 1e-5
+    given = Adapter(resnet(), METHODS["slr"])
+    assert given.method == METHODS["slr"]
+    assert given.setting is None
+    with pytest.raises(OptionError, match="unknown setting 'papr': did you mean 'paper'"):
+        Adapter(resnet(), "slr", setting="papr")
+
+
+def test_the_number_of_outputs_decides() -> None:
+    many = SmallResNet(blocks=1, num_classes=64)
+    assert Adapter(many, "slr").setting == "paper"
+    assert Adapter(many, "slr", classes=range(10)).setting == "few"
+    assert count_outputs(nn.Identity()) is None
+    many.num_classes = 12  # type: ignore[assignment]
+    assert count_outputs(many) == 12
