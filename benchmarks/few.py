@@ -78,7 +78,7 @@ def main() -> None:
     for method in ("source", "bn", "tent", "tent+", "hlr", "slr", "slr+it"):
         search.score(method)  # the paper's setting
     start = {"kappa": 0.0, "freeze": "none"}
-    slr = search.best("slr", start, lr=[1e-3, 3e-3, 1e-2], delta=[0.1, 0.25, 1.0])
+    slr = search.best("slr", start, lr=[1e-3, 3e-3, 1e-2, 3e-2], delta=[0.025, 0.1, 0.25, 1.0])
     slr = search.best("slr", slr, kappa=[0.0, 0.9], freeze=["none", "top"])
     search.best("hlr", slr, delta=[slr["delta"] / 2, slr["delta"]])
     search.best("slr+it", slr, width=[16, 32, 64], depth=[2])

@@ -34,8 +34,10 @@ from acclimate.corruptions.sources import read_image
 from acclimate.demo.measure import CORRUPTIONS as DEMO_CORRUPTIONS
 from acclimate.demo.show import show_demo
 from acclimate.demo.summary import summary_figure
+from acclimate.doctor import diagnose, diagnosis_tree
 from acclimate.errors import AcclimateError, OptionError, OutputError, WorkerError
 from acclimate.methods import METHODS
+from acclimate.models.load import load_model
 from acclimate.report.contact_sheet import contact_sheet
 from acclimate.report.losses import losses_figure
 
@@ -96,6 +98,27 @@ def demo(
         ]
         print(json.dumps(rows))
     messages.print(f"What it looks like: {out}")
+
+
+@app.command()
+def doctor(
+    model: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="demo, torchvision's or timm's name, or package.module:factory."),
+    ],
+    weights: Annotated[Path | None, typer.Option(help="A file, instead of published weights.")] = None,
+    method: Annotated[str, typer.Option(metavar="NAME", help="Of `acclimate list methods`.")] = "slr",
+    size: Annotated[int, typer.Option(min=8, help="Side of the images in pixels.")] = 224,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Look a network over: what adapts, what is frozen, what a step costs."""
+    with _errors_as_messages(debug):
+        diagnosis = diagnose(load_model(model, weights), method, size=size)
+    if as_json:
+        print(json.dumps(dataclasses.asdict(diagnosis)))
+    else:
+        Console(highlight=False, markup=False, soft_wrap=True).print(diagnosis_tree(diagnosis))
 
 
 @app.command()

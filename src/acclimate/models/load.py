@@ -1,0 +1,122 @@
+"""A network by its name: torchvision's, timm's, or `package.module:factory`, with weights from a file.
+
+Nothing is unpickled that could run code: weights are safetensors, or files that torch can read with
+`weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from acclimate.errors import ModelError, listed, unknown
+from acclimate.models.vision import import_timm, import_torchvision
+
+__all__ = ["load_model", "load_weights"]
+
+ALIASES = {"demo": "acclimate.demo.bundle:bundled_model"}
+# Under which keys checkpoints keep their weights, the averaged ones first: they are what is evaluated.
+_WRAPPERS = ("state_dict_ema", "model_ema", "ema_state_dict", "state_dict", "model_state_dict", "model")
+
+
+def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
+    """The network of a name, in evaluation mode; without ``weights``, with those it was published with.
+
+    >>> type(load_model("demo")).__name__
+    'SmallResNet'
+    """
+    name = ALIASES.get(name, name)
+    model = _from_factory(name) if ":" in name else _published(name, pretrained=weights is None)
+    if weights is not None:
+        load_weights(model, weights)
+    return model.eval()
+
+
+def _from_factory(path: str) -> nn.Module:
+    module_name, _, factory_name = path.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module in the folder where the command is run
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ModelError(f"{path!r}: cannot import {module_name}: {error}") from error
+    factory = getattr(module, factory_name, None)
+    if factory is None:
+        raise ModelError(f"{path!r}: {unknown('name in ' + module_name, factory_name, dir(module))}")
+    model = factory if isinstance(factory, nn.Module) else factory()
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{path!r} gives a {type(model).__name__}, expected a torch.nn.Module")
+    return model
+
+
+def _published(name: str, *, pretrained: bool) -> nn.Module:
+    models, timm = import_torchvision().models, import_timm()
+    ours = name in models.list_models(module=models)
+    if not ours and not timm.is_model(name.partition(".")[0]):
+        known = dict.fromkeys([*ALIASES, *models.list_models(module=models), *timm.list_models()])
+        raise ModelError(f"{unknown('model', name, known)} (or give package.module:factory)")
+    try:
+        if ours:
+            model = models.get_model(name, weights="DEFAULT" if pretrained else None)
+        else:
+            model = timm.create_model(name, pretrained=pretrained)
+    except (OSError, RuntimeError) as error:  # no network, or a hub that says no
+        address = (
+            models.get_model_weights(name).DEFAULT.url if ours else f"the weights of {name} from timm's hub"
+        )
+        raise ModelError(
+            f"the published weights of {name} cannot be had ({error}): fetch {address} and give the file as "
+            "weights"
+        ) from error
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Weights of a file into a network, all of them or an error that says which do not fit."""
+    state = _plain_state(_read(Path(path)), Path(path))
+    own = model.state_dict()
+    missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
+    surplus = [name for name in state if name not in own]
+    shapes = [n for n in own if n in state and own[n].shape != state[n].shape]
+    if missing or surplus or shapes:
+        found = {"missing": missing, "not in the network": surplus, "of another shape": shapes}
+        said = "; ".join(f"{what}: {listed(names, 3)}" for what, names in found.items() if names)
+        raise ModelError(f"{path} has the weights of another network than {type(model).__name__} ({said})")
+    model.load_state_dict(state, strict=False)
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        raise ModelError(f"there is no file of weights at {path}")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except SafetensorError as error:
+        raise ModelError(f"{path} is damaged, or not a safetensors file: {error}") from error
+    except Exception as error:  # torch raises whatever its reader meets: pickle's, zip's and its own
+        reason = str(error).partition("\n")[0]
+        raise ModelError(
+            f"{path} cannot be read without running code from it, or is damaged ({reason}): "
+            "save a plain state_dict, best as safetensors"
+        ) from error
+
+
+def _plain_state(found: Any, path: Path) -> dict[str, Tensor]:
+    """Names and tensors, whatever a checkpoint wraps them in."""
+    for key in _WRAPPERS:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+            break
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise ModelError(f"expected a state_dict in {path}, names and tensors, got {type(found).__name__}")
+    return {str(name).removeprefix("module."): tensor for name, tensor in found.items()}

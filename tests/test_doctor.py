@@ -1,0 +1,49 @@
+"""The doctor's counts against what is known of networks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from acclimate.cli import app
+from acclimate.demo.bundle import bundled_model
+from acclimate.doctor import diagnose
+from acclimate.models.vision import import_torchvision
+
+
+def test_a_step_of_resnet_50_costs_what_was_counted() -> None:
+    found = diagnose(import_torchvision().models.resnet50(weights=None).eval(), size=64)
+    # 1.97 forwards; and all of 1,000 classes, so the paper's setting and its frozen top
+    assert found.flops_ratio == pytest.approx(1.97, abs=0.01)
+    assert (found.outputs, found.setting) == (1000, "paper")
+    frozen = {layer.name.partition(".")[0] for layer in found.layers if not layer.adapts}
+    assert frozen == {"layer4"}
+    assert found.adapting == sum(layer.parameters for layer in found.layers if layer.adapts) == 30592
+    assert found.largest_batch is not None
+
+
+def test_memory_kept_grows_with_the_pixels() -> None:
+    small, large = (diagnose(bundled_model(), size=size).saved_mib for size in (32, 64))
+    assert large == pytest.approx(4 * small, rel=0.05)
+
+
+def test_nothing_is_kept_where_nothing_is_trained() -> None:
+    found = diagnose(bundled_model(), "bn", size=32)
+    assert found.saved_mib == 0
+    assert found.flops_ratio == pytest.approx(1)
+    assert found.largest_batch is None
+
+
+def test_the_command() -> None:
+    shown = CliRunner().invoke(app, ["doctor", "--model", "demo", "--size", "32"]).output
+    assert "SmallResNet: 172,506 parameters, 10 outputs" in shown
+    assert "times the operations of a forward pass" in shown
+    found = json.loads(
+        CliRunner().invoke(app, ["doctor", "--model", "demo", "--size", "32", "--json"]).output
+    )
+    assert found["adapting"] == 928
+    failed = CliRunner().invoke(app, ["doctor", "--model", "nothing.there:net"])
+    assert failed.exit_code == 2
+    assert "cannot import nothing.there" in failed.output

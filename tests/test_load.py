@@ -1,0 +1,113 @@
+"""Networks by name, and weights from files, which are refused for a reason or fit."""
+
+from __future__ import annotations
+
+import urllib.error
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from acclimate.demo.bundle import bundled_model
+from acclimate.errors import ModelError
+from acclimate.models.load import load_model, load_weights
+from acclimate.models.vision import import_torchvision
+
+
+def tiny() -> nn.Module:
+    """A factory."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
+
+
+NOT_A_NETWORK = "text"
+
+
+def test_the_bundled_network_by_name() -> None:
+    assert torch.equal(load_model("demo").linear.weight, bundled_model().linear.weight)
+
+
+def test_a_factory_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lab.py").write_text(
+        "from torch import nn\nnet = nn.Linear(3, 2)\nmake = lambda: net\nnumber = int\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for name in ("lab:make", "lab:net"):
+        assert isinstance(load_model(name), nn.Linear)
+    with pytest.raises(ModelError, match="unknown name in lab 'mak': did you mean 'make'"):
+        load_model("lab:mak")
+    with pytest.raises(ModelError, match="cannot import laboratory"):
+        load_model("laboratory:make")
+    with pytest.raises(ModelError, match=r"gives a int, expected a torch.nn.Module"):
+        load_model("lab:number")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: state,
+        lambda state: {"state_dict": state, "epoch": 3},
+        lambda state: {"model": {f"module.{name}": tensor for name, tensor in state.items()}},
+        lambda state: {"state_dict": {}, "model_ema": state},
+    ],
+)
+def test_weights_of_checkpoints(tmp_path: Path, wrap: object) -> None:
+    torch.manual_seed(0)
+    source, target = tiny(), tiny()
+    torch.save(wrap(source.state_dict()), tmp_path / "a.pt")  # type: ignore[operator]
+    load_weights(target, tmp_path / "a.pt")
+    assert all(torch.equal(a, b) for a, b in zip(source.parameters(), target.parameters(), strict=True))
+
+
+def test_weights_of_safetensors_into_a_stock_network(tmp_path: Path) -> None:
+    source = import_torchvision().models.resnet18(weights=None)
+    save_file(source.state_dict(), tmp_path / "a.safetensors")
+    loaded = load_model("resnet18", tmp_path / "a.safetensors")
+    assert not loaded.training
+    assert torch.equal(loaded.fc.weight, source.fc.weight)
+    timms = load_model("resnet18.a1_in1k", tmp_path / "a.safetensors")
+    assert torch.equal(timms.fc.weight, source.fc.weight)
+
+
+def test_weights_that_do_not_fit(tmp_path: Path) -> None:
+    state = tiny().state_dict()
+    state["extra"] = torch.zeros(1)
+    state["3.weight"] = torch.zeros(5, 4)
+    del state["0.bias"]
+    torch.save(state, tmp_path / "a.pt")
+    with pytest.raises(
+        ModelError, match=r"another network than Sequential .missing: '0.bias'; not in .*'extra'; of"
+    ):
+        load_weights(tiny(), tmp_path / "a.pt")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="there is no file of weights"):
+        load_weights(tiny(), tmp_path / "none.pt")
+    torch.save(tiny(), tmp_path / "whole.pt")  # a pickled module would run code
+    with pytest.raises(ModelError, match=r"without running code from it.*save a plain state_dict"):
+        load_weights(tiny(), tmp_path / "whole.pt")
+    for name in ("a.pt", "a.safetensors"):
+        (tmp_path / name).write_bytes(b"nothing of the kind")
+        with pytest.raises(ModelError, match="damaged"):
+            load_weights(tiny(), tmp_path / name)
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(ModelError, match=r"expected a state_dict .* got list"):
+        load_weights(tiny(), tmp_path / "list.pt")
+
+
+def test_unknown_names_and_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match="unknown model 'resnet5': did you mean 'resnet50'"):
+        load_model("resnet5")
+
+    def offline(*arguments: object, **options: object) -> None:
+        raise urllib.error.URLError("no route")
+
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", offline)
+    monkeypatch.setattr("torchvision._internally_replaced_utils.load_state_dict_from_url", offline)
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
+    with pytest.raises(
+        ModelError, match=r"cannot be had .*: fetch https://.*resnet18.* and give the file as weights"
+    ):
+        load_model("resnet18")
