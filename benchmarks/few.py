@@ -55,7 +55,7 @@ class Search:
         scores = {}
         for network, corruption, images, labels in self._cells:
             make, _, normalize = NETWORKS[network]
-            adapter = Adapter(make(), method, normalize=normalize, seed=SEED, **options)
+            adapter = Adapter(make(), method, normalize=normalize, setting="paper", seed=SEED, **options)
             adapter.fit(images, EPOCHS, progress=False)
             right = adapter.predict(images, batch_size=64).argmax(1).eq(labels)
             scores[f"{network} {corruption}"] = round(100 * right.float().mean().item(), 2)
