@@ -28,6 +28,7 @@ from rich.progress import (
 )
 
 import acclimate
+from acclimate.adapting import adapt_images, normalization_of, told
 from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, frost_source, known
 from acclimate.corruptions.generate import FORMATS, Outcome, corrupt_dataset
 from acclimate.corruptions.sources import read_image
@@ -98,6 +99,68 @@ def demo(
         ]
         print(json.dumps(rows))
     messages.print(f"What it looks like: {out}")
+
+
+@app.command()
+def adapt(
+    model: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="demo, torchvision's or timm's name, or package.module:factory."),
+    ],
+    data: Annotated[
+        Path, typer.Option(metavar="SRC", help="A folder of images, or a .npy or .npz file of them.")
+    ],
+    weights: Annotated[Path | None, typer.Option(help="A file, instead of published weights.")] = None,
+    normalize: Annotated[
+        str | None,
+        typer.Option(metavar="MEAN/STD", help="Such as 0.5,0.5,0.5/0.2,0.2,0.2, imagenet or none."),
+    ] = None,
+    method: Annotated[str, typer.Option(metavar="NAME", help="Of `acclimate list methods`.")] = "slr",
+    input_transform: Annotated[bool, typer.Option("--input-transform", help="As +it in the name.")] = False,
+    size: Annotated[
+        int, typer.Option(min=0, help="Resize and crop a folder's images to this; 0: do not.")
+    ] = 224,
+    epochs: Annotated[int, typer.Option(min=1, help="Times to go through the images.")] = 5,
+    batch_size: Annotated[int, typer.Option(min=2, help="Images in a batch.")] = 64,
+    classes: Annotated[Path | None, typer.Option(help="Names of the outputs, one a line.")] = None,
+    out: Annotated[Path, typer.Option(help="What adapted, to go on or to load it.")] = Path(
+        "adapted.safetensors"
+    ),
+    export: Annotated[
+        Path | None, typer.Option(help="Weights of the adapted network, in its stock form.")
+    ] = None,
+    predictions: Annotated[
+        Path | None, typer.Option(help="A CSV file of predictions before and after.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from --out.")] = False,
+    seed: Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Adapt a network to a folder of unlabelled images, and say what changed."""
+    kept = f": what was adapted is in {out}, and the same command with --resume goes on"
+    with _errors_as_messages(debug, kept):
+        network = load_model(model, weights)
+        outcome = adapt_images(
+            network,
+            data,
+            method=f"{method}+it" if input_transform and "+it" not in method else method,
+            normalize=normalization_of(network, normalize),
+            size=size or None,
+            epochs=epochs,
+            batch_size=batch_size,
+            classes=None if classes is None else _lines(classes),
+            seed=seed,
+            out=out,
+            export=export,
+            predictions=predictions,
+            resume=resume,
+        )
+    if as_json:
+        print(json.dumps(dataclasses.asdict(outcome)))
+    else:
+        print(told(outcome))
+    raise typer.Exit(IN_PART if outcome.failed else DONE)
 
 
 @app.command()
@@ -251,6 +314,13 @@ def _severities(words: list[str]) -> list[int]:
             raise OptionError(f"severity must be 1 to 5, or a range such as 2-4, got {word!r}")
         severities.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(severities)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{path} cannot be read: {error}") from error
 
 
 def _format(word: str) -> str:

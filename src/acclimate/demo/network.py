@@ -38,6 +38,9 @@ class SmallResNet(nn.Module):
     torch.Size([4, 10])
     """
 
+    pretrained_cfg: dict[str, tuple[float, ...]]
+    """What weights say of the input they were trained on, where there are some, as timm's networks do."""
+
     def __init__(self, blocks: int, num_classes: int = 10) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)

@@ -66,6 +66,8 @@ def _published(name: str, *, pretrained: bool) -> nn.Module:
     try:
         if ours:
             model = models.get_model(name, weights="DEFAULT" if pretrained else None)
+            preset = models.get_model_weights(name).DEFAULT.transforms()
+            model.pretrained_cfg = {"mean": preset.mean, "std": preset.std}  # as timm's networks have it
         else:
             model = timm.create_model(name, pretrained=pretrained)
     except (OSError, RuntimeError) as error:  # no network, or a hub that says no

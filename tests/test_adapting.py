@@ -1,0 +1,167 @@
+"""`acclimate adapt`: a folder in; a delta, weights, predictions and a summary out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import nn
+from typer.testing import CliRunner
+
+from acclimate import Adapter, corrupt
+from acclimate.adapting import _outcome, adapt_images, normalization_of
+from acclimate.cli import app
+from acclimate.demo.bundle import CLASSES, MEAN, STD, bundled_images, bundled_model
+from acclimate.errors import InputError, OptionError
+
+IMAGES = 192
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noisy images without labels, one of them cut off."""
+    folder = tmp_path_factory.mktemp("photos")
+    pixels = (bundled_images()[0][:IMAGES] * 255).round().to(torch.uint8)
+    noisy = corrupt(pixels, "impulse_noise", 5).permute(0, 2, 3, 1).numpy()
+    for number, image in enumerate(noisy):
+        Image.fromarray(image).save(folder / f"{number:04d}.png")
+    whole = (folder / "0000.png").read_bytes()
+    (folder / "broken.png").write_bytes(whole[: len(whole) // 2])
+    return folder
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+OPTIONS = ("--model", "demo", "--size", 32, "--epochs", 2)
+
+
+def test_a_folder_becomes_predictions_a_delta_and_weights(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("\n".join(CLASSES))
+    code, said = run(
+        "adapt", *OPTIONS, "--data", folder, "--classes", tmp_path / "names.txt",
+        "--out", tmp_path / "a.safetensors", "--export", tmp_path / "stock.safetensors",
+        "--predictions", tmp_path / "p.csv",
+    )  # fmt: skip
+    assert code == 1  # one image was left out
+    assert f"{IMAGES} images: the prediction of" in said
+    assert "broken.png cannot be read" in said
+    rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
+    assert list(rows[0]) == ["file", "index", "class", "confidence", "source_class", "source_confidence"]
+    assert [row["file"] for row in rows] == [f"{number:04d}.png" for number in range(IMAGES)]
+    labels = [CLASSES[label] for label in bundled_images()[1][:IMAGES]]
+    right = {
+        column: np.mean([row[column] == label for row, label in zip(rows, labels, strict=True)])
+        for column in ("class", "source_class")
+    }
+    assert right["class"] > right["source_class"] + 0.15
+    # the delta is that of the same adaptation in Python, and the weights fit the stock network
+    adapter = Adapter.load(tmp_path / "a.safetensors", bundled_model())
+    assert adapter.step == 2 * (IMAGES // 64)
+    stock = bundled_model()
+    stock.load_state_dict(load_file(tmp_path / "stock.safetensors"))
+
+
+def test_json_and_arrays(tmp_path: Path) -> None:
+    pixels = (bundled_images()[0][:64] * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    np.save(tmp_path / "x.npy", pixels)
+    code, said = run(
+        "adapt", *OPTIONS, "--data", tmp_path / "x.npy", "--out", tmp_path / "a.safetensors", "--json",
+        "--input-transform", "--method", "hlr",
+    )  # fmt: skip
+    assert code == 0
+    outcome = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+    assert outcome["images"] == 64
+    assert sum(outcome["histogram"][1].values()) == 64
+    assert Adapter.load(tmp_path / "a.safetensors", bundled_model()).method.name == "hlr+it"
+
+
+def test_interrupted_and_resumed_it_ends_where_it_would_have(folder: Path, tmp_path: Path) -> None:
+    def command(name: str, *more: str) -> list[str]:
+        options = [str(option) for option in OPTIONS[:-1]]
+        out, predictions = tmp_path / f"{name}.safetensors", tmp_path / f"{name}.csv"
+        return [sys.executable, "-m", "acclimate", "adapt", *options, "6", "--data", str(folder),
+                "--out", str(out), "--predictions", str(predictions), *more]  # fmt: skip
+
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command("a"), env=environment, stderr=subprocess.PIPE)
+    while not (tmp_path / "a.safetensors").exists():  # after the first epoch
+        time.sleep(0.02)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 130
+    assert "the same command with --resume goes on" in said.replace("\n", " ")
+    assert not (tmp_path / "a.csv").exists()
+    subprocess.run(command("a", "--resume"), env=environment, capture_output=True, check=False)
+    subprocess.run(command("b"), env=environment, capture_output=True, check=False)
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "demo", "--method", "slt"], "did you mean 'slr'"),
+        (["--model", "demo", "--normalize", "0.5"], "normalize must be MEAN/STD"),
+        (
+            ["--model", "demo", "--normalize", "0.5,0.5,0.5/0.5,0.5,0.5"],
+            "a wrong normalisation silently costs",
+        ),
+        (["--model", "torch.nn:Identity"], "does not say what its input was normalised with"),
+        (["--model", "demo", "--classes", "none.txt"], "none.txt cannot be read"),
+        (["--model", "demo", "--weights", "none.pt"], "there is no file of weights at none.pt"),
+    ],
+)
+def test_bad_options(folder: Path, tmp_path: Path, options: list[str], message: str) -> None:
+    code, said = run("adapt", "--data", folder, "--size", 32, "--out", tmp_path / "a", *options)
+    assert code == 2
+    assert message in said.replace("\n", " ")
+
+
+def test_bad_data_and_outputs(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert run("adapt", "--model", "demo", "--data", tmp_path / "empty")[0] == 2
+    with pytest.raises(InputError, match="expected a name for each of 10 outputs, got 2"):
+        adapt_images(bundled_model(), folder, size=32, normalize=(MEAN, STD), classes=["a", "b"])
+    Image.new("RGB", (32, 32)).save(tmp_path / "empty/one.png")
+    with pytest.raises(InputError, match="at least 2 images, got 1"):
+        adapt_images(bundled_model(), tmp_path / "empty", size=32, normalize=(MEAN, STD))
+    code, said = run(
+        "adapt", *OPTIONS, "--data", folder, "--out", tmp_path / "a", "--predictions", tmp_path / "no/p.csv"
+    )
+    assert code == 1
+    assert "p.csv cannot be written" in said
+
+
+def test_normalisation_is_the_users_or_the_weights() -> None:
+    assert normalization_of(bundled_model(), None) == (MEAN, STD)
+    assert normalization_of(bundled_model(), "none") is None
+    mean, std = normalization_of(nn.Identity(), "imagenet") or ((), ())
+    assert (mean[0], std[0]) == (0.485, 0.229)
+    with pytest.raises(OptionError, match="MEAN/STD"):
+        normalization_of(nn.Identity(), "a/b")
+
+
+def test_a_collapse_is_told() -> None:
+    before = torch.eye(10).repeat(10, 1)
+    after = torch.zeros(100, 10)
+    after[:, 3] = 5
+    outcome = _outcome(before, after, [str(i) for i in range(10)], {})
+    assert outcome.changed == 90
+    assert "may be a collapse" in outcome.cautions[0]
+    assert _outcome(before, before, [str(i) for i in range(10)], {}).cautions == []
