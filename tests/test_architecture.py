@@ -34,7 +34,7 @@ LAYERS = (
 )
 # Leaves that only the layers above the adapter use; they know errors and types, and each itself.
 LEAVES = ("models", "corruptions", "metrics")
-TOP = ("__init__", "__main__", "adapting", "demo", "doctor", "report", "cli")
+TOP = ("__init__", "__main__", "adapting", "demo", "doctor", "report", "terminal", "cli")
 
 
 def imported_by(path: Path) -> set[str]:

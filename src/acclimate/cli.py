@@ -7,45 +7,42 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from PIL import Image
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 import acclimate
 from acclimate.adapting import adapt_images, normalization_of, told
-from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, frost_source, known
+from acclimate.corruptions import CORRUPTIONS, frost_source
 from acclimate.corruptions.generate import FORMATS, Outcome, corrupt_dataset
 from acclimate.corruptions.sources import read_image
 from acclimate.demo.measure import CORRUPTIONS as DEMO_CORRUPTIONS
 from acclimate.demo.show import show_demo
 from acclimate.demo.summary import summary_figure
 from acclimate.doctor import diagnose, diagnosis_tree
-from acclimate.errors import AcclimateError, OptionError, OutputError, WorkerError
 from acclimate.methods import METHODS
 from acclimate.models.load import load_model
 from acclimate.report.contact_sheet import contact_sheet
 from acclimate.report.losses import losses_figure
+from acclimate.terminal import (
+    DONE,
+    IN_PART,
+    errors_as_messages,
+    format_name,
+    lines_of,
+    messages,
+    named_corruptions,
+    progress_bar,
+    severities_of,
+    split_words,
+    written,
+)
 
 __all__ = ["app", "main"]
-
-DONE, IN_PART, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-GROUPS = {"all": tuple(CORRUPTIONS), "test": NAMES, "validation": VALIDATION_NAMES}
 
 app = typer.Typer(
     name="acclimate",
@@ -56,7 +53,6 @@ app = typer.Typer(
 )
 figures = typer.Typer(help="Draw figures.", no_args_is_help=True)
 app.add_typer(figures, name="figures")
-messages = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error arose.")]
 Seed = Annotated[int, typer.Option(min=0, help="Decides all that is random.")]
@@ -87,10 +83,10 @@ def demo(
     debug: Debug = False,
 ) -> None:
     """See a network fail on corrupted images, and recover without a label."""
-    with _errors_as_messages(debug):
-        words = ["test" if word == "all" else word for word in _split(corruption)]
-        cells = show_demo(_names(words), quick=quick, epochs=epochs, seed=seed, console=messages)
-        with _written(out):
+    with errors_as_messages(debug):
+        words = ["test" if word == "all" else word for word in split_words(corruption)]
+        cells = show_demo(named_corruptions(words), quick=quick, epochs=epochs, seed=seed, console=messages)
+        with written(out):
             summary_figure(cells).savefig(out, dpi=110)
     if as_json:
         rows = [
@@ -139,7 +135,7 @@ def adapt(
 ) -> None:
     """Adapt a network to a folder of unlabelled images, and say what changed."""
     kept = f": what was adapted is in {out}, and the same command with --resume goes on"
-    with _errors_as_messages(debug, kept):
+    with errors_as_messages(debug, kept):
         network = load_model(model, weights)
         outcome = adapt_images(
             network,
@@ -149,7 +145,7 @@ def adapt(
             size=size or None,
             epochs=epochs,
             batch_size=batch_size,
-            classes=None if classes is None else _lines(classes),
+            classes=None if classes is None else lines_of(classes),
             seed=seed,
             out=out,
             export=export,
@@ -176,12 +172,12 @@ def doctor(
     debug: Debug = False,
 ) -> None:
     """Look a network over: what adapts, what is frozen, what a step costs."""
-    with _errors_as_messages(debug):
+    with errors_as_messages(debug):
         diagnosis = diagnose(load_model(model, weights), method, size=size)
     if as_json:
         print(json.dumps(dataclasses.asdict(diagnosis)))
     else:
-        Console(highlight=False, markup=False, soft_wrap=True).print(diagnosis_tree(diagnosis))
+        Console(highlight=False, markup=False).print(diagnosis_tree(diagnosis))
 
 
 @app.command()
@@ -221,14 +217,14 @@ def corrupt(
     Run it again to go on after an interrupt: what is there is not made again.
     """
     kept = ": what was done is kept, and the same command (without --force) goes on with the rest"
-    with _errors_as_messages(debug, kept), _progress("corrupting") as progress:
+    with errors_as_messages(debug, kept), progress_bar("corrupting") as progress:
         outcome = corrupt_dataset(
             source,
             target,
-            names=_names(corruption),
-            severities=_severities(severity),
+            names=named_corruptions(corruption),
+            severities=severities_of(severity),
             size=size or None,
-            format=None if format is None else _format(format),
+            format=None if format is None else format_name(format),
             seed=seed,
             workers=workers,
             force=force,
@@ -248,9 +244,9 @@ def figures_corruptions(
     debug: Debug = False,
 ) -> None:
     """Draw a contact sheet: nineteen corruptions, five severities."""
-    with _errors_as_messages(debug):
+    with errors_as_messages(debug):
         sheet = contact_sheet(Image.fromarray(read_image(image, size)), seed=seed, tile=tile)
-        with _written(out):
+        with written(out):
             sheet.save(out)
     messages.print(f"{out}: {sheet.width} by {sheet.height} pixels, frost from {frost_source()}")
 
@@ -261,7 +257,7 @@ def figures_losses(
     debug: Debug = False,
 ) -> None:
     """Draw the four losses and their gradients against confidence, for two classes."""
-    with _errors_as_messages(debug), _written(out):
+    with errors_as_messages(debug), written(out):
         losses_figure().savefig(out, dpi=150)
     messages.print(f"{out}")
 
@@ -299,40 +295,6 @@ def main() -> None:
     app()
 
 
-def _names(words: list[str]) -> list[str]:
-    names: dict[str, None] = {}
-    for word in _split(words):
-        names.update(dict.fromkeys(GROUPS[word] if word in GROUPS else (known(word),)))
-    return list(names)
-
-
-def _severities(words: list[str]) -> list[int]:
-    severities: set[int] = set()
-    for word in _split(words):
-        match = re.fullmatch(r"([1-5])(?:-([1-5]))?", word)
-        if match is None or match[1] > (match[2] or match[1]):
-            raise OptionError(f"severity must be 1 to 5, or a range such as 2-4, got {word!r}")
-        severities.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return sorted(severities)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"{path} cannot be read: {error}") from error
-
-
-def _format(word: str) -> str:
-    """As people write it."""
-    plain = word.lower().lstrip(".")
-    return "jpeg" if plain == "jpg" else plain
-
-
-def _split(words: list[str]) -> list[str]:
-    return [part for word in words for part in word.replace(",", " ").split()]
-
-
 def _tell(outcome: Outcome, target: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**dataclasses.asdict(outcome), "target": str(target)}))
@@ -346,48 +308,3 @@ def _tell(outcome: Outcome, target: Path, as_json: bool) -> None:
         told = reason if name in reason else f"{name}: {reason}"
         printable = told.encode(errors="backslashreplace").decode()
         messages.print(f"left out: {printable}", style="red")
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path} cannot be written: {error}") from error
-
-
-@contextmanager
-def _errors_as_messages(debug: bool, kept: str = "") -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        messages.print(f"interrupted{kept}")
-        raise typer.Exit(INTERRUPTED) from None
-    except AcclimateError as error:
-        if debug:
-            raise
-        messages.print(f"error: {error}", style="red")
-        partly = isinstance(error, (OutputError, WorkerError))
-        raise typer.Exit(IN_PART if partly else BAD_INPUT) from None
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function to call with what is done and all; shown to people, not to files."""
-    if not messages.is_terminal:
-        yield lambda done, total: None
-        return
-    columns: tuple[Any, ...] = (
-        TextColumn(what),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=messages) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

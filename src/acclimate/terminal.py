@@ -1,0 +1,130 @@
+"""What all commands share: words to options, errors to one line and an exit code, a bar for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, known
+from acclimate.errors import AcclimateError, OptionError, OutputError, WorkerError
+
+__all__ = [
+    "BAD_INPUT",
+    "DONE",
+    "INTERRUPTED",
+    "IN_PART",
+    "errors_as_messages",
+    "format_name",
+    "lines_of",
+    "messages",
+    "named_corruptions",
+    "progress_bar",
+    "severities_of",
+    "split_words",
+    "written",
+]
+
+DONE, IN_PART, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+GROUPS = {"all": tuple(CORRUPTIONS), "test": NAMES, "validation": VALIDATION_NAMES}
+
+messages = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def named_corruptions(words: list[str]) -> list[str]:
+    """Names and groups of names, each corruption once."""
+    names: dict[str, None] = {}
+    for word in split_words(words):
+        names.update(dict.fromkeys(GROUPS[word] if word in GROUPS else (known(word),)))
+    return list(names)
+
+
+def severities_of(words: list[str]) -> list[int]:
+    """Numbers and ranges from 1 to 5."""
+    severities: set[int] = set()
+    for word in split_words(words):
+        match = re.fullmatch(r"([1-5])(?:-([1-5]))?", word)
+        if match is None or match[1] > (match[2] or match[1]):
+            raise OptionError(f"severity must be 1 to 5, or a range such as 2-4, got {word!r}")
+        severities.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(severities)
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text file."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{path} cannot be read: {error}") from error
+
+
+def format_name(word: str) -> str:
+    """As people write it."""
+    plain = word.lower().lstrip(".")
+    return "jpeg" if plain == "jpg" else plain
+
+
+def split_words(words: list[str]) -> list[str]:
+    """Words that commas or an option given again separate."""
+    return [part for word in words for part in word.replace(",", " ").split()]
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Whatever goes wrong inside is told as a file that cannot be written."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{path} cannot be written: {error}") from error
+
+
+@contextmanager
+def errors_as_messages(debug: bool, kept: str = "") -> Iterator[None]:
+    """One line and an exit code for what acclimate raises on purpose; ``kept`` ends that of an interrupt."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        messages.print(f"interrupted{kept}")
+        raise typer.Exit(INTERRUPTED) from None
+    except AcclimateError as error:
+        if debug:
+            raise
+        messages.print(f"error: {error}", style="red")
+        partly = isinstance(error, (OutputError, WorkerError))
+        raise typer.Exit(IN_PART if partly else BAD_INPUT) from None
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A function to call with what is done and all; shown to people, not to files."""
+    if not messages.is_terminal:
+        yield lambda done, total: None
+        return
+    columns: tuple[Any, ...] = (
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=messages) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
