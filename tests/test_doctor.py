@@ -43,7 +43,7 @@ def test_the_command() -> None:
     found = json.loads(
         CliRunner().invoke(app, ["doctor", "--model", "demo", "--size", "32", "--json"]).output
     )
-    assert found["adapting"] == 928
+    assert found["adapting"] == 416
     failed = CliRunner().invoke(app, ["doctor", "--model", "nothing.there:net"])
     assert failed.exit_code == 2
     assert "cannot import nothing.there" in failed.output

@@ -211,7 +211,7 @@ def test_adapt_is_fit_and_predict() -> None:
     assert result.history == adapter.fit(data, 2, batch_size=8)
     assert torch.equal(result.logits, adapter.predict(data, batch_size=8))
     assert torch.equal(result.predictions, result.logits.argmax(1))
-    assert repr(result.adapter) == "Adapter(SmallResNet, method='hlr', step=10, 35 tensors adapt)"
+    assert repr(result.adapter) == "Adapter(SmallResNet, method='hlr', step=10, 31 tensors adapt)"
 
 
 # SHOT -----------------------------------------------------------------------------------------------

@@ -164,8 +164,8 @@ SETTINGS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = MappingProxyTyp
     {
         "paper": {},
         "few": {
-            "hlr": {"lr": 3e-3, "delta": 0.25, "kappa": 0.0, "freeze_top": False},
-            "slr": {"lr": 3e-3, "delta": 0.25, "kappa": 0.0, "freeze_top": False},
+            "hlr": {"lr": 1e-2, "delta": 0.05},
+            "slr": {"lr": 1e-2, "delta": 0.1},
         },
     }
 )
