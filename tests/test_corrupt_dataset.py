@@ -449,6 +449,20 @@ def test_other_files_are_told_of_and_formats_taken_as_people_write_them(folder: 
     assert (tmp_path / "c/fog/1/cat/b.JPEG").exists()
 
 
+def test_an_array_run_stopped_before_its_first_file_can_go_on(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "x.npz", images=np.stack([picture(32, 32, s) for s in range(100)]), labels=np.arange(100)
+    )
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        corrupt_dataset(tmp_path / "x.npz", tmp_path / "c", names=FEW, workers=1, progress=stop)
+    assert set(files(tmp_path / "c")) == {"labels.npy", "corruptions.json"}
+    assert corrupt_dataset(tmp_path / "x.npz", tmp_path / "c", names=FEW, workers=1).made == 1000
+
+
 def test_a_failure_before_anything_was_made_leaves_no_settings(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         corrupt_dataset(folder, tmp_path / "c", names=FEW, size=32, workers=1, progress=7)  # type: ignore[arg-type]

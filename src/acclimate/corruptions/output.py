@@ -126,8 +126,8 @@ def open_output(
         try:
             yield output
         finally:
-            if not before and not any(_results_in(folder)):  # nothing was made: as if it had not been called
-                (folder / _SETTINGS).unlink(missing_ok=True)
+            if {entry.name for entry in folder.iterdir()} <= {_SETTINGS, parts.name}:
+                (folder / _SETTINGS).unlink(missing_ok=True)  # nothing was made: as if it had not been called
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:
