@@ -73,7 +73,27 @@ def protocol(record: dict[str, Any]) -> str:
     )
 
 
+def searched(record: dict[str, Any]) -> str:
+    """Every method with the paper's hyperparameters and with the best that were tried."""
+    lines = ["| method | hyperparameters | mean accuracy | configurations tried |", "|---|---|---:|---:|"]
+    for method in dict.fromkeys(row["config"]["method"] for row in record["rows"]):
+        rows = [row for row in record["rows"] if row["config"]["method"] == method]
+        paper = [row for row in rows if len(row["config"]) == 1]
+        for row in dict.fromkeys(map(id, [*paper, max(rows, key=lambda row: row["mean"])])):
+            found = next(r for r in rows if id(r) == row)
+            options = {key: value for key, value in found["config"].items() if key != "method"}
+            shown = ", ".join(f"{key} {value}" for key, value in options.items()) or "the paper's"
+            lines.append(f"| `{method}` | {shown} | {found['mean']:.2f} | {len(rows)} |")
+    return "\n".join(lines)
+
+
 SECTIONS = {
+    "few_search": (
+        'Hyperparameters for few classes (`setting="few"`)',
+        "Mean accuracy in % over two networks of ten classes and the four validation corruptions; a search "
+        "by `benchmarks/few.py`, in stages.",
+        searched,
+    ),
     "cifar10_epoch1": (
         "CIFAR-10, validation corruptions, one epoch",
         "Accuracy in %, mean ± standard deviation over seeds. *Adapter* predicts with the statistics of each "
