@@ -68,22 +68,22 @@ def measure(
 def _cell(method: str, corruption: str, count: int, epochs: int, seed: int) -> Cell:
     clean, shifted, labels = shifted_images(count, corruption, seed)
     adapter = Adapter(bundled_model(), method, normalize=(MEAN, STD), seed=seed)
-    scores = [accuracy(adapter.predict(shifted, batch_size=64), labels)]
+    passes = [adapter.predict(shifted, batch_size=64)]
     started, evaluating = time.perf_counter(), 0.0
 
     def evaluate(adapter: Adapter) -> None:
         nonlocal evaluating
         begun = time.perf_counter()
-        scores.append(accuracy(adapter.predict(shifted, batch_size=64), labels))
+        passes.append(adapter.predict(shifted, batch_size=64))
         evaluating += time.perf_counter() - begun
 
     adapter.fit(shifted, epochs, progress=False, on_epoch=evaluate)
     seconds = time.perf_counter() - started - evaluating
-    predicted = adapter.predict(shifted, batch_size=64).argmax(1)
+    predicted = passes[-1].argmax(1)
     return Cell(
         method=method,
         corruption=corruption,
-        over_epochs=tuple(scores),
+        over_epochs=tuple(accuracy(logits, labels) for logits in passes),
         histogram=tuple(predicted.bincount(minlength=10).tolist()),
         seconds=seconds,
         gallery=(clean[:_SHOWN], shifted[:_SHOWN], adapter.transformed(shifted[:_SHOWN])),

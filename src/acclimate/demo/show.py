@@ -12,7 +12,7 @@ from acclimate.demo.measure import METHODS, SEVERITY, Cell, measure
 
 __all__ = ["COUNT", "EPOCHS", "demo_table", "show_demo"]
 
-COUNT, EPOCHS = 1000, 2
+COUNT, EPOCHS = 600, 2
 _QUICK_COUNT, _QUICK_EPOCHS = 300, 1
 
 SNIPPET = """
