@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
+import acclimate
 from acclimate import METHODS
 from acclimate.cli import app
-from acclimate.corruptions import CORRUPTIONS
+from acclimate.corruptions import CORRUPTIONS, corrupt
+from acclimate.corruptions.sources import read_image
+from acclimate.errors import OptionError
 from acclimate.report.losses import losses_against_confidence
+from corrupted import pixels, run
 
 
 @pytest.mark.parametrize(("what", "table"), [("methods", METHODS), ("corruptions", CORRUPTIONS)])
@@ -55,3 +61,34 @@ def test_gradients_of_the_figure_are_the_closed_forms() -> None:
     }
     for name, (_, gradient) in curves.items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-8, atol=1e-8)
+
+
+def test_contact_sheet(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sheet.png"
+    code, _ = run("figures", "corruptions", folder / "cat/b.png", "--out", out, "--size", 48, "--tile", 40)
+    assert code == 0
+    sheet = pixels(out)
+    assert sheet.shape[0] > 19 * 40
+    assert sheet.shape[1] > 6 * 40
+    last = sheet[-12 - 44 : -12 - 4, -12 - 44 : -12 - 4].astype(int)  # saturate, severity 5
+    expected = Image.fromarray(corrupt(read_image(folder / "cat/b.png", 48), "saturate", 5))
+    shown = np.asarray(expected.resize((40, 40), Image.Resampling.LANCZOS))
+    np.testing.assert_array_equal(last, shown)
+
+
+def test_contact_sheet_errors(folder: Path, tmp_path: Path) -> None:
+    assert run("figures", "corruptions", tmp_path / "none.png")[0] == 2
+    code, said = run(
+        "figures", "corruptions", folder / "cat/b.png", "--out", tmp_path / "a.xyz", "--size", 48
+    )
+    assert code == 1
+    assert "cannot be written" in said
+
+
+def test_debug_shows_the_error_itself(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="unknown corruption"):
+        run("corrupt", folder, tmp_path / "c", "--corruption", "nothing", "--debug")
+
+
+def test_version() -> None:
+    assert run("--version")[1].strip() == acclimate.__version__

@@ -213,16 +213,9 @@ class Adapter:
         if fit is not self._fit:
             self._engine.forget_labels()  # they are those of other data
             self._fit = fit
+        steps, ends = (lambda: call(on_step)), (lambda: call(on_epoch))
         try:
-            run(
-                fit,
-                self._engine,
-                batches,
-                self._generator,
-                progress=progress,
-                on_step=lambda: call(on_step),
-                on_epoch=lambda: call(on_epoch),
-            )
+            run(fit, self._engine, batches, self._generator, progress=progress, on_step=steps, on_epoch=ends)
         except BaseException:
             if fit.epoch == fit.batch == 0:  # nothing was done yet, so that there is nothing to go on with
                 self._fit = None
