@@ -17,7 +17,15 @@ from acclimate.corruptions.streams import Streams
 from acclimate.corruptions.warp import affine_positions, mirrored, mirrored_edge, sampled
 from acclimate.errors import InputError
 
-__all__ = ["brightness", "contrast", "elastic_transform", "jpeg_compression", "pixelate", "saturate"]
+__all__ = [
+    "brightness",
+    "check_fits_jpeg",
+    "contrast",
+    "elastic_transform",
+    "jpeg_compression",
+    "pixelate",
+    "saturate",
+]
 
 _LARGEST_JPEG = 65_500
 
@@ -63,12 +71,17 @@ def pixelate(images: Bytes, streams: Streams, share: float) -> Iterator[Bytes]:
 
 def jpeg_compression(images: Bytes, streams: Streams, quality: float) -> Iterator[Bytes]:
     """Through JPEG and back."""
-    if max(images.shape[1:3]) > _LARGEST_JPEG:
-        raise InputError(f"JPEG holds at most {_LARGEST_JPEG} pixels a side, got {images.shape[1:3]}")
+    check_fits_jpeg(*images.shape[1:3])
     for image in _pictures(images):
         file = io.BytesIO()
         image.save(file, "JPEG", quality=int(quality))
         yield np.asarray(Image.open(file, formats=("JPEG",)))
+
+
+def check_fits_jpeg(height: int, width: int) -> None:
+    """An error for images that JPEG cannot hold."""
+    if max(height, width) > _LARGEST_JPEG:
+        raise InputError(f"JPEG holds at most {_LARGEST_JPEG} pixels a side, got {height} by {width}")
 
 
 def _pictures(images: Bytes) -> Iterator[Image.Image]:

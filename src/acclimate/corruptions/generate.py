@@ -83,7 +83,7 @@ def corrupt_dataset(
         check_tree(opened, form)
         with open_output(target, settings, tree_results(wanted, levels), force) as output:
             outcome = make_tree(Job(opened, output, wanted, levels, form, seed), workers, progress)
-        return replace(outcome, ignored=getattr(opened, "ignored", []))
+        return replace(outcome, ignored=list(opened.ignored))
     found = readable(opened, workers)
     settings |= {
         "severities": "all" if levels == SEVERITIES else "single",
@@ -91,7 +91,7 @@ def corrupt_dataset(
     }
     with open_output(target, settings, array_results(wanted, levels), force) as output:
         outcome = make_arrays(Job(opened, output, wanted, levels, form, seed), found, workers, progress)
-    return replace(outcome, ignored=getattr(opened, "ignored", []))
+    return replace(outcome, ignored=list(opened.ignored))
 
 
 def _check(names: tuple[str, ...], severities: tuple[int, ...], size: int | None, form: str | None) -> None:

@@ -6,7 +6,7 @@ import os
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ class Source(ABC):
     names: list[str]
     """Relative path of each image, without a suffix where it has no file."""
     labels: Ints | None = None
+    ignored: Sequence[str] = ()
+    """Suffixes of files that are not taken for images."""
 
     def __len__(self) -> int:
         return len(self.names)

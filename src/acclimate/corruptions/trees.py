@@ -8,6 +8,7 @@ from PIL import Image
 
 from acclimate.corruptions import corrupt
 from acclimate.corruptions.arrays import Bytes
+from acclimate.corruptions.digital import check_fits_jpeg
 from acclimate.corruptions.job import Job, Outcome, Progress
 from acclimate.corruptions.pool import run_all
 from acclimate.corruptions.sources import Source
@@ -16,7 +17,6 @@ from acclimate.errors import InputError
 __all__ = ["SUFFIXES", "check_tree", "make_tree", "tree_results"]
 
 SUFFIXES = {"jpeg": (".JPEG", ".jpeg", ".jpg", ".JPG"), "png": (".png", ".PNG")}
-_LARGEST_JPEG = 65_500
 
 
 def tree_results(names: tuple[str, ...], severities: tuple[int, ...]) -> list[str]:
@@ -59,7 +59,8 @@ def _corrupt_image(job: Job, position: int) -> tuple[int, tuple[str, str] | None
         return 0, None
     try:
         image = job.source.read(position)
-        _check_jpeg(job, image)
+        if job.format == "jpeg":
+            check_fits_jpeg(*image.shape[:2])
         for name, severity, path in wanted:
             corrupted = corrupt(image, name, severity, seed=job.seed, index=job.source.index(position))
             _save(job, path, corrupted)
@@ -72,11 +73,6 @@ def _file(name: str, form: str) -> str:
     """The name of a result: that of the source, with another suffix if it must be."""
     path, suffixes = PurePosixPath(name), SUFFIXES[form]
     return name if path.suffix in suffixes else str(path.with_name(path.stem + suffixes[0]))
-
-
-def _check_jpeg(job: Job, image: Bytes) -> None:
-    if job.format == "jpeg" and max(image.shape[:2]) > _LARGEST_JPEG:
-        raise InputError(f"JPEG holds at most {_LARGEST_JPEG} pixels a side, got {image.shape[:2]}")
 
 
 def _save(job: Job, path: str, image: Bytes) -> None:
