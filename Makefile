@@ -23,6 +23,9 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/accuracy.py --epochs 10 --methods tent slr --corruptions speckle_noise --name cifar10_epoch10
 	$(BIN)/python benchmarks/export.py
+	$(BIN)/python benchmarks/few.py search
+	$(BIN)/python benchmarks/few.py long
+	$(BIN)/python benchmarks/few.py test
 	$(BIN)/python benchmarks/demo.py
 	$(PEERS)/bin/python benchmarks/corruptions.py
 	$(BIN)/python benchmarks/render.py
