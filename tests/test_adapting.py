@@ -16,14 +16,14 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from torch import nn
 from typer.testing import CliRunner
 
 from acclimate import Adapter, corrupt
-from acclimate.adapting import _outcome, adapt_images, normalization_of
+from acclimate.adapting import _outcome, adapt_images
 from acclimate.cli import app
 from acclimate.demo.bundle import CLASSES, MEAN, STD, bundled_images, bundled_model
-from acclimate.errors import InputError, OptionError
+from acclimate.errors import InputError
+from acclimate.normalization import NORMALIZATIONS
 
 IMAGES = 192
 
@@ -118,6 +118,9 @@ def test_interrupted_and_resumed_it_ends_where_it_would_have(folder: Path, tmp_p
     [
         (["--model", "demo", "--method", "slt"], "did you mean 'slr'"),
         (["--model", "demo", "--normalize", "0.5"], "normalize must be MEAN/STD"),
+        (["--model", "demo", "--setting", "fewer"], "did you mean 'few'"),
+        (["--model", "demo", "--device", "nowhere"], "device 'nowhere' cannot be used"),
+        (["--model", "demo", "--export", "."], "is a folder: expected the name of a file"),
         (
             ["--model", "demo", "--normalize", "0.5,0.5,0.5/0.5,0.5,0.5"],
             "a wrong normalisation silently costs",
@@ -144,17 +147,35 @@ def test_bad_data_and_outputs(folder: Path, tmp_path: Path) -> None:
     code, said = run(
         "adapt", *OPTIONS, "--data", folder, "--out", tmp_path / "a", "--predictions", tmp_path / "no/p.csv"
     )
-    assert code == 1
-    assert "p.csv cannot be written" in said
+    assert code == 2
+    assert "p.csv cannot be written: there is no folder" in said.replace("\n", " ")
+    assert not (tmp_path / "a").exists()  # told before any work
 
 
-def test_normalisation_is_the_users_or_the_weights() -> None:
-    assert normalization_of(bundled_model(), None) == (MEAN, STD)
-    assert normalization_of(bundled_model(), "none") is None
-    mean, std = normalization_of(nn.Identity(), "imagenet") or ((), ())
-    assert (mean[0], std[0]) == (0.485, 0.229)
-    with pytest.raises(OptionError, match="MEAN/STD"):
-        normalization_of(nn.Identity(), "a/b")
+def test_what_was_adapted_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.safetensors"
+    command = ("adapt", "--model", "demo", "--epochs", 1, "--data", folder, "--out", out)
+    assert run(*command)[0] == 1  # with the broken image left out
+    kept = out.read_bytes()
+    code, said = run(*command)
+    assert (code, out.read_bytes()) == (2, kept)
+    assert "--resume goes on from it, --force begins anew" in said.replace("\n", " ")
+    code, said = run(*command, "--resume", "--method", "tent")
+    assert (code, out.read_bytes()) == (2, kept)
+    assert "was adapted by another method (slr" in said.replace("\n", " ")
+    assert run(*command, "--force", "--method", "tent")[0] == 1
+    assert Adapter.load(out, bundled_model()).method.name == "tent"
+
+
+def test_a_wrong_normalisation_is_told_where_the_weights_are_silent(folder: Path) -> None:
+    model = bundled_model()
+    model.pretrained_cfg = {}  # type: ignore[assignment]
+    right, wrong = (
+        adapt_images(model, folder, method="bn", size=32, epochs=1, normalize=normalize).cautions
+        for normalize in ((MEAN, STD), NORMALIZATIONS["bytes"])
+    )
+    assert right == []
+    assert "the network seems to expect the normalisation" in wrong[0]
 
 
 def test_a_collapse_is_told() -> None:

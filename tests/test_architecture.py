@@ -15,6 +15,7 @@ SOURCE = Path(acclimate.__file__).parent
 # A module may import from the rows above its own, never from its own row or below.
 LAYERS = (
     ("errors", "types"),
+    ("files",),
     (
         "losses",
         "diversity",
@@ -34,7 +35,7 @@ LAYERS = (
 )
 # Leaves that only the layers above the adapter use; they know errors and types, and each itself.
 LEAVES = ("models", "corruptions", "metrics")
-TOP = ("__init__", "__main__", "adapting", "demo", "doctor", "report", "terminal", "cli")
+TOP = ("__init__", "__main__", "adapting", "demo", "doctor", "normalization", "report", "cli")
 
 
 def imported_by(path: Path) -> set[str]:

@@ -17,15 +17,29 @@ from acclimate.cli import app
 from acclimate.corruptions import CORRUPTIONS, corrupt
 from acclimate.corruptions.sources import read_image
 from acclimate.errors import OptionError
+from acclimate.methods import SETTINGS
 from acclimate.report.losses import losses_against_confidence
 from corrupted import pixels, run
 
 
-@pytest.mark.parametrize(("what", "table"), [("methods", METHODS), ("corruptions", CORRUPTIONS)])
+@pytest.mark.parametrize(
+    ("what", "table"), [("methods", METHODS), ("corruptions", CORRUPTIONS), ("presets", SETTINGS)]
+)
 def test_list(what: str, table: dict[str, object]) -> None:
     said = CliRunner().invoke(app, ["list", what]).output
     assert [line.split()[0] for line in said.splitlines()] == list(table)
     assert list(json.loads(CliRunner().invoke(app, ["list", what, "--json"]).output)) == list(table)
+
+
+def test_list_of_models() -> None:
+    models = json.loads(CliRunner().invoke(app, ["list", "models", "--json"]).output)
+    assert next(iter(models)) == "demo"
+    assert models["resnet50"] == "torchvision: 25,557,032 parameters, 80.9% on ImageNet"
+    assert models["resnetv2_50"] == "timm"
+    assert set(json.loads(CliRunner().invoke(app, ["list", "models", "densenet", "--json"]).output)) == {
+        name for name in models if "densenet" in name
+    }
+    assert CliRunner().invoke(app, ["list", "models", "no such thing"]).exit_code == 2
 
 
 def test_list_of_something_unknown() -> None:
@@ -44,8 +58,8 @@ def test_losses_are_drawn(suffix: str, tmp_path: Path) -> None:
 
 def test_losses_that_cannot_be_drawn(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["figures", "losses", "--out", str(tmp_path / "a.xyz")])
-    assert result.exit_code == 1
-    assert "cannot be written" in result.output
+    assert result.exit_code == 2
+    assert "expected a name that ends in" in result.output
 
 
 def test_gradients_of_the_figure_are_the_closed_forms() -> None:
@@ -81,7 +95,7 @@ def test_contact_sheet_errors(folder: Path, tmp_path: Path) -> None:
     code, said = run(
         "figures", "corruptions", folder / "cat/b.png", "--out", tmp_path / "a.xyz", "--size", 48
     )
-    assert code == 1
+    assert code == 2
     assert "cannot be written" in said
 
 

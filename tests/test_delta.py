@@ -16,7 +16,7 @@ from torch import nn
 
 from acclimate import Adapter
 from acclimate.demo.network import SmallResNet
-from acclimate.errors import AcclimateWarning, DeltaError, ModelError, OptionError
+from acclimate.errors import AcclimateWarning, DeltaError, ModelError, OptionError, OutputError
 from acclimate.models.vision import import_torchvision
 from networks import BATCHES, NORMALIZE, adapted_state, images, resnet, same
 
@@ -279,7 +279,7 @@ def test_a_failed_write_says_so_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter = Adapter(resnet(), "slr")
-    with pytest.raises(DeltaError, match=r"cannot write .*No such file or directory.*still in memory"):
+    with pytest.raises(OutputError, match=r"cannot be written: .*No such file or directory.*still in memory"):
         adapter.save(tmp_path / "missing" / "delta")
     path = saved(tmp_path)
     before = path.read_bytes()
@@ -288,7 +288,7 @@ def test_a_failed_write_says_so_and_leaves_nothing_behind(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DeltaError, match="No space left on device"):
+    with pytest.raises(OutputError, match="No space left on device"):
         adapter.save(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

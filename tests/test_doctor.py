@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from acclimate.cli import app
-from acclimate.demo.bundle import bundled_model
+from acclimate.demo.bundle import bundled_images, bundled_model
 from acclimate.doctor import diagnose
+from acclimate.errors import AcclimateWarning
 from acclimate.models.vision import import_torchvision
+from acclimate.normalization import NORMALIZATIONS
+from networks import resnet
 
 
 def test_a_step_of_resnet_50_costs_what_was_counted() -> None:
@@ -34,6 +39,34 @@ def test_nothing_is_kept_where_nothing_is_trained() -> None:
     assert found.saved_mib == 0
     assert found.flops_ratio == pytest.approx(1)
     assert found.largest_batch is None
+
+
+def test_whether_the_input_fits() -> None:
+    images = bundled_images()[0][:32]
+    fits = diagnose(bundled_model(), images=images)
+    assert "images of 32 fit" in fits.fits[1]
+    assert fits.probe is not None
+    assert fits.probe.best == "given"
+    with pytest.warns(AcclimateWarning, match="a wrong normalisation"):
+        unfit = diagnose(bundled_model(), size=64, normalize=NORMALIZATIONS["half"])
+    assert "a wrong normalisation silently costs accuracy" in unfit.fits[0]
+    assert "images of 64 do not fit: images of 32 pixels are expected" in unfit.fits[1]
+    silent = diagnose(resnet(), size=32)
+    assert silent.fits == (
+        "the weights do not say what their input was: give the normalisation, and check the size",
+    )
+
+
+def test_the_doctor_looks_at_images(tmp_path: Path) -> None:
+    pixels = (bundled_images()[0][:32] * 255).byte().permute(0, 2, 3, 1).numpy()
+    np.save(tmp_path / "x.npy", pixels)
+    shown = CliRunner().invoke(app, ["doctor", "--model", "demo", "--data", str(tmp_path / "x.npy")]).output
+    assert "best normalisation first" in " ".join(shown.split())
+    np.save(tmp_path / "x.npy", pixels[:0])
+    assert (
+        CliRunner().invoke(app, ["doctor", "--model", "demo", "--data", str(tmp_path / "x.npy")]).exit_code
+        == 2
+    )
 
 
 def test_the_command() -> None:

@@ -119,7 +119,7 @@ def test_few_classes_have_a_setting_of_their_own() -> None:
     few, paper = Adapter(resnet(), "slr"), Adapter(resnet(), "slr", setting="paper")
     assert (few.setting, paper.setting) == ("few", "paper")
     assert paper.method == METHODS["slr"]
-    assert few.method == dataclasses.replace(METHODS["slr"], **SETTINGS["few"]["slr"])
+    assert few.method == dataclasses.replace(METHODS["slr"], **SETTINGS["few"].changes["slr"])
     assert Adapter(resnet(), "tent").method == METHODS["tent"]
     # what the user says counts most, and a Method is taken as it is
     assert Adapter(resnet(), "slr", lr=1e-5).method.lr == 1e-5

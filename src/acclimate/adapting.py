@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +16,15 @@ from torch.utils.data import Dataset
 from acclimate.adapter import Adapter
 from acclimate.corruptions.array_files import readable
 from acclimate.corruptions.sources import Source, open_source
-from acclimate.errors import InputError, OptionError, OutputError
-from acclimate.prepare import model_info, normalization_mismatch
+from acclimate.errors import InputError, OptionError
+from acclimate.files import check_writable, whole_file
+from acclimate.normalization import Normalization, probe_normalization
+from acclimate.prepare import count_outputs, model_info, trained_size
 
-__all__ = ["AdaptOutcome", "ImageData", "adapt_images", "normalization_of", "told"]
+__all__ = ["AdaptOutcome", "ImageData", "adapt_images", "some_images", "told"]
 
 _COLLAPSED = 0.5  # share of its largest value below which the entropy of the predictions is an alarm
-
-
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_PROBED = 64  # images that are looked at for their normalisation
 
 
 class ImageData(Dataset[Tensor]):
@@ -64,16 +63,19 @@ def adapt_images(
     data: str | Path,
     *,
     method: str = "slr",
-    normalize: tuple[Sequence[float], Sequence[float]] | None = None,
-    size: int | None = 224,
+    normalize: Normalization | None = None,
+    size: int | None = None,
     epochs: int = 5,
     batch_size: int = 64,
     classes: Sequence[str] | None = None,
+    setting: str = "auto",
+    device: str | None = None,
     seed: int = 0,
     out: Path | None = None,
     export: Path | None = None,
     predictions: Path | None = None,
     resume: bool = False,
+    force: bool = False,
     progress: bool | None = None,
 ) -> AdaptOutcome:
     """Adapt a network to unlabelled images, write what was asked for, and say what changed.
@@ -81,25 +83,31 @@ def adapt_images(
     Args:
         data: a folder of images, or a `.npy` or `.npz` file of them.
         normalize: what the network's input is normalised with.
-        size: to which the images of a folder are cropped; None leaves them.
+        size: to which the images of a folder are cropped; 0 leaves them, None takes what the network says
+            that it was trained on, or 224.
         classes: names of the network's outputs, for the predictions.
         out: a file for the delta. It is also written after every epoch and when the work is interrupted.
         export: a file for the weights of the adapted network, in its stock form.
         predictions: a CSV file of the predictions before and after.
         resume: go on from ``out``, if it is there.
+        force: begin anew where ``out`` is there.
     """
-    source = open_source(Path(data), size)
+    check_writable(out, export, predictions)
+    if out is not None and out.exists() and not (resume or force):
+        raise OptionError(f"{out} is there: --resume goes on from it, --force begins anew and replaces it")
+    adapter = _adapter(model, out if resume else None, method, normalize, setting, seed, device)
+    source = open_source(Path(data), trained_size(model) if size is None else size or None)
     positions, _, failed = readable(source, workers=1)
     images = ImageData(source, positions)
     if len(images) < 2:
         raise InputError(f"adaptation needs at least 2 images, got {len(images)} in {data}")
-    before = Adapter(model, "source", normalize=normalize).predict(images, batch_size=batch_size)
-    if classes is not None and len(classes) != before.shape[1]:
-        raise InputError(f"expected a name for each of {before.shape[1]} outputs, got {len(classes)}")
-    if resume and out is not None and out.exists():
-        adapter = Adapter.load(out, model)
-    else:
-        adapter = Adapter(model, method, normalize=normalize, seed=seed)
+    _check_names(classes, count_outputs(model))
+    before = Adapter(model, "source", normalize=normalize, device=device).predict(
+        images, batch_size=batch_size
+    )
+    _check_names(classes, before.shape[1])
+    # what the weights say of themselves needs no probe
+    caution = None if model_info(model) else probe_normalization(model, _some(images), normalize).caution
 
     def keep(adapter: Adapter) -> None:
         if out is not None:
@@ -113,38 +121,59 @@ def adapt_images(
     keep(adapter)
     after = adapter.predict(images, batch_size=batch_size)
     if export is not None:
-        _export(adapter, export)
+        with whole_file(export) as part:
+            save_file(
+                {name: x.contiguous().clone() for name, x in adapter.export().state_dict().items()}, part
+            )
     names = list(classes or map(str, range(before.shape[1])))
     if predictions is not None:
         _write_predictions(predictions, images.names, names, before, after)
-    return _outcome(before, after, names, failed)
+    return _outcome(before, after, names, failed, [] if caution is None else [caution])
 
 
-def normalization_of(model: nn.Module, given: str | None) -> tuple[Sequence[float], Sequence[float]] | None:
-    """What a network's input is normalised with: as the user says, otherwise as its weights do.
-
-    >>> normalization_of(nn.Identity(), "0.5/0.25")
-    ([0.5], [0.25])
-    """
-    info = model_info(model)
-    if given is None:
-        if info is None or info.mean is None or info.std is None:
-            raise OptionError(
-                "the network does not say what its input was normalised with: give it as MEAN/STD, "
-                "imagenet or none"
-            )
-        return info.mean, info.std
-    if given in ("none", "imagenet"):
-        return None if given == "none" else _IMAGENET
-    try:
-        mean, std = ([float(value) for value in part.split(",")] for part in given.split("/"))
-    except ValueError as error:
+def _adapter(
+    model: nn.Module,
+    saved: Path | None,
+    method: str,
+    normalize: Normalization | None,
+    setting: str,
+    seed: int,
+    device: str | None,
+) -> Adapter:
+    """A new one, or the one that was saved, if it is what would be made anew."""
+    adapter = Adapter(model, method, normalize=normalize, setting=setting, seed=seed, device=device)
+    if saved is None or not saved.exists():
+        return adapter
+    found = Adapter.load(saved, model, device=device)
+    if found.method != adapter.method:
         raise OptionError(
-            f"normalize must be MEAN/STD, such as 0.5,0.5,0.5/0.2,0.2,0.2, got {given!r}"
-        ) from error
-    if (mismatch := normalization_mismatch(info, mean, std)) is not None:
-        raise OptionError(mismatch)
-    return mean, std
+            f"{saved} was adapted by another method ({found.method.name}, setting or hyperparameters): "
+            "give the same command to go on, or --force to begin anew"
+        )
+    return found
+
+
+def _check_names(classes: Sequence[str] | None, outputs: int | None) -> None:
+    if classes is not None and outputs is not None and len(classes) != outputs:
+        raise InputError(f"expected a name for each of {outputs} outputs, got {len(classes)}")
+
+
+def _some(images: ImageData) -> Tensor:
+    """A few images from all over the data, of the size that most have."""
+    step = max(1, len(images) // _PROBED)
+    found = [images[position] for position in range(0, len(images), step)][:_PROBED]
+    shapes = [tuple(image.shape) for image in found]
+    common = max(set(shapes), key=shapes.count)
+    return torch.stack([image for image, shape in zip(found, shapes, strict=True) if shape == common])
+
+
+def some_images(data: str | Path, size: int) -> Tensor:
+    """A few images of a folder or an array, pixels in [0, 1]."""
+    source = open_source(Path(data), size)
+    positions, _, _ = readable(source, workers=1)
+    if not positions:
+        raise InputError(f"no image in {data} can be read")
+    return _some(ImageData(source, positions))
 
 
 def told(outcome: AdaptOutcome) -> str:
@@ -163,38 +192,29 @@ def told(outcome: AdaptOutcome) -> str:
     return "\n".join(lines)
 
 
-def _export(adapter: Adapter, path: Path) -> None:
-    state = {name: tensor.contiguous().clone() for name, tensor in adapter.export().state_dict().items()}
-    try:
-        save_file(state, path)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
 def _write_predictions(path: Path, files: list[str], names: list[str], before: Tensor, after: Tensor) -> None:
     columns = ["file", "index", "class", "confidence", "source_class", "source_confidence"]
     (sure, top), (source_sure, source_top) = (logits.float().softmax(1).max(1) for logits in (after, before))
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with part.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
-            for i, name in enumerate(files):
-                own = (names[int(top[i])], f"{sure[i]:.6f}")
-                writer.writerow([name, i, *own, names[int(source_top[i])], f"{source_sure[i]:.6f}"])
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
+    with (
+        whole_file(path) as part,
+        part.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for i, name in enumerate(files):
+            own = (names[int(top[i])], f"{sure[i]:.6f}")
+            writer.writerow([name, i, *own, names[int(source_top[i])], f"{source_sure[i]:.6f}"])
 
 
-def _outcome(before: Tensor, after: Tensor, names: list[str], failed: dict[str, str]) -> AdaptOutcome:
+def _outcome(
+    before: Tensor, after: Tensor, names: list[str], failed: dict[str, str], cautions: Sequence[str] = ()
+) -> AdaptOutcome:
     tops = [logits.argmax(1) for logits in (before, after)]
     counts = [top.bincount(minlength=len(names)) for top in tops]
     shares = counts[1].double() / len(after)
     entropy = -torch.special.xlogy(shares, shares).sum().item()
     possible = math.log(min(len(names), len(after)))
-    found = []
+    found = list(cautions)
     if possible > 0 and entropy < _COLLAPSED * possible:
         found.append(
             f"the predictions fall on few classes (entropy {entropy:.2f} of at most {possible:.2f}): "

@@ -6,7 +6,6 @@ names a digest of every tensor of the source model, so that a delta is never put
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -19,7 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from acclimate.errors import DeltaError, listed
+from acclimate.errors import DeltaError, OutputError, listed
+from acclimate.files import whole_file
 
 __all__ = ["check_source", "digests", "read_delta", "write_delta"]
 
@@ -34,20 +34,11 @@ def write_delta(
     target = Path(path)
     contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     payload = save(contents, metadata={_KEY: json.dumps({"format": FORMAT, **document})})
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise DeltaError(
-            f"cannot write {target}: {error.strerror or error}. The adapted model is still in memory: "
-            "save it elsewhere"
-        ) from error
+        with whole_file(target) as part:
+            part.write_bytes(payload)
+    except OutputError as error:
+        raise OutputError(f"{error}. The adapted model is still in memory: save it elsewhere") from error
 
 
 def read_delta(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from acclimate.adapter import Adapter
+from acclimate.normalization import Normalization, Probe, probe_normalization
 from acclimate.norms import find_norms
-from acclimate.prepare import count_outputs, model_info
+from acclimate.prepare import count_outputs, model_info, normalization_mismatch, trained_size
 from acclimate.types import ModelInfo
 
 __all__ = ["Diagnosis", "Layer", "diagnose", "diagnosis_tree"]
@@ -45,6 +46,12 @@ class Diagnosis:
     layers: tuple[Layer, ...]
     notes: tuple[str, ...]
     info: ModelInfo | None
+    size: int
+    """Side of the images of the trial step."""
+    fits: tuple[str, ...]
+    """What does and does not fit between the input and what the weights say of it."""
+    probe: Probe | None
+    """How some images of the user's fit under common normalisations."""
     flops_ratio: float
     """Floating-point operations of a step over those of a forward pass."""
     saved_mib: float
@@ -57,18 +64,30 @@ def diagnose(
     model: nn.Module,
     method: str = "slr",
     *,
-    size: int = 224,
+    size: int | None = None,
     channels: int = 3,
-    normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+    normalize: Normalization | None = None,
+    images: Tensor | None = None,
+    device: str | None = None,
 ) -> Diagnosis:
-    """Prepare a network, take one step on random images, and count."""
-    adapter = Adapter(model, method, normalize=normalize)
-    images = torch.rand(_BATCH, channels, size, size)
+    """Prepare a network, take one step on random images, and count.
+
+    Args:
+        size: side of the images; by default what the network says that it was trained on, or 224.
+        normalize: by default what the network says.
+        images: some of the user's, pixels in [0, 1], to see whether they fit.
+    """
+    info = model_info(model)
+    if images is not None:
+        channels, size = images.shape[1], max(images.shape[2:])
+    size = size or trained_size(model)
+    adapter = Adapter(model, method, normalize=normalize, device=device)
+    trial = torch.rand(_BATCH, channels, size, size)
     with FlopCounterMode(display=False) as forward:
-        adapter.predict(images)
+        adapter.predict(trial)
     saved = _SavedBytes()
     with FlopCounterMode(display=False) as step, saved_tensors_hooks(saved.pack, saved.unpack):
-        adapter(images)
+        adapter(trial)
     moving = {name.removeprefix("model.") for name in adapter.adapting}
     parameters = dict(model.named_parameters())
     norms = find_norms(model)
@@ -82,11 +101,33 @@ def diagnose(
         setting=adapter.setting,
         layers=tuple(layers),
         notes=adapter.notes,
-        info=model_info(model),
+        info=info,
+        size=size,
+        fits=tuple(_fits(info, size, normalize)),
+        probe=None if images is None else probe_normalization(model, images, _in_use(info, normalize)),
         flops_ratio=step.get_total_flops() / max(1, forward.get_total_flops()),
         saved_mib=per_image / 2**20,
         largest_batch=_largest_batch(per_image),
     )
+
+
+def _in_use(info: ModelInfo | None, normalize: Normalization | None) -> Normalization | None:
+    if normalize is None and info is not None and info.mean is not None and info.std is not None:
+        return info.mean, info.std
+    return normalize
+
+
+def _fits(info: ModelInfo | None, size: int, normalize: Normalization | None) -> Iterator[str]:
+    """Whether the input is what the weights were trained on, one sentence for each thing they say of it."""
+    if info is None:
+        yield "the weights do not say what their input was: give the normalisation, and check the size"
+        return
+    said = f"{info.origin} says: mean {info.mean}, std {info.std}"
+    mismatch = None if normalize is None else normalization_mismatch(info, *normalize)
+    yield f"{said} (used where none is given)" if normalize is None else mismatch or f"{said}, as given"
+    if info.size is not None:
+        fit = "fit" if info.size == size else f"do not fit: images of {info.size} pixels are expected"
+        yield f"{info.origin} says: {info.size} pixels; images of {size} {fit}"
 
 
 def _layer(name: str, module: nn.Module, moving: set[str]) -> Layer:
@@ -126,16 +167,24 @@ def diagnosis_tree(diagnosis: Diagnosis) -> Tree:
     found = tree.add("found")
     for note in (*d.notes, f"hyperparameters: setting {d.setting!r}"):
         found.add(note)
-    if d.info is None:
-        found.add("the weights do not say what their input was normalised with: give normalize=(mean, std)")
-    else:
-        found.add(f"{d.info.origin} says of the input: mean {d.info.mean}, std {d.info.std}")
+    fits = tree.add("input")
+    for sentence in d.fits:
+        fits.add(sentence)
+    if d.probe is not None:
+        fits.add(_probed(d.probe))
     cost = tree.add("cost")
     cost.add(f"a step takes {d.flops_ratio:.2f} times the operations of a forward pass")
     cost.add(f"{d.saved_mib:.1f} MiB are kept for each image until the backward pass")
     if d.largest_batch is not None:
         cost.add(f"about {d.largest_batch:,} images fit into the memory that is free now")
     return tree
+
+
+def _probed(probe: Probe) -> str:
+    what = "divergence from what its first norm remembers" if probe.by == "statistics" else "mean confidence"
+    ranked = sorted(probe.scores.items(), key=lambda item: item[1], reverse=probe.by == "confidence")
+    scores = ", ".join(f"{name} {score:.2f}" for name, score in ranked)
+    return f"some images, best normalisation first ({what}): {scores}"
 
 
 def _told(layers: Sequence[Layer]) -> str:

@@ -160,16 +160,26 @@ _ROWS: Final = (
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({row.name: row for row in _ROWS})
 """Every method by name, with the paper's hyperparameters."""
 
-SETTINGS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = MappingProxyType(
+
+@dataclass(frozen=True)
+class Setting:
+    """A set of hyperparameters."""
+
+    summary: str
+    changes: Mapping[str, Mapping[str, Any]]
+    """By row of METHODS, what is other than there."""
+
+
+_FEW: Final = {"hlr": {"lr": 1e-2, "delta": 0.05}, "slr": {"lr": 1e-2, "delta": 0.1}}
+_VISDA: Final = {"lr": 2e-5, "delta": 0.25, "kappa": 0.0}
+SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
     {
-        "paper": {},
-        "few": {
-            "hlr": {"lr": 1e-2, "delta": 0.05},
-            "slr": {"lr": 1e-2, "delta": 0.1},
-        },
+        "paper": Setting("the paper's for ImageNet, chosen for 1,000 classes", {}),
+        "few": Setting("for few classes, found by benchmarks/few.py on validation corruptions", _FEW),
+        "visda-c": Setting("the paper's for the 12 classes of VisDA-C", {"hlr": _VISDA, "slr": _VISDA}),
     }
 )
-"""What a setting changes in the rows of METHODS: `few` was searched by `benchmarks/few.py`."""
+"""Every set of hyperparameters by name."""
 _MANY_CLASSES: Final = 64  # from here on, `setting="auto"` is the paper's, which was chosen for 1,000
 
 _SUFFIXES: Final[dict[str, dict[str, Any]]] = {
@@ -210,7 +220,7 @@ def parse_method(name: str | Method, setting: str = "paper") -> Method:
         added = re.findall(suffix, match[1])
         if added and not row.has_loss:
             raise OptionError(f"{row.name!r} has no loss, so that {listed(added)} cannot be added to it")
-        changes = dict(SETTINGS[setting].get(row.name, {}))
+        changes = dict(SETTINGS[setting].changes.get(row.name, {}))
         changes |= {key: value for part in added for key, value in _SUFFIXES[part].items()}
         return replace(row, name=name, **changes)
     plain = not set("+-") & set(name)

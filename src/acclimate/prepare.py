@@ -30,6 +30,7 @@ __all__ = [
     "model_info",
     "normalization_mismatch",
     "prepare",
+    "trained_size",
 ]
 
 
@@ -124,7 +125,14 @@ def model_info(model: nn.Module) -> ModelInfo | None:
     config = getattr(unwrapped(model), "pretrained_cfg", None)
     if not isinstance(config, Mapping) or "mean" not in config or "std" not in config:
         return None
-    return ModelInfo(tuple(config["mean"]), tuple(config["std"]), origin="its pretrained_cfg")
+    size = config["input_size"][-1] if "input_size" in config else None
+    return ModelInfo(tuple(config["mean"]), tuple(config["std"]), size, origin="its pretrained_cfg")
+
+
+def trained_size(model: nn.Module) -> int:
+    """Side of the images that a network was trained on, as it says itself; otherwise ImageNet's 224."""
+    info = model_info(model)
+    return 224 if info is None or info.size is None else info.size
 
 
 def normalization_mismatch(info: ModelInfo | None, mean: Sequence[float], std: Sequence[float]) -> str | None:

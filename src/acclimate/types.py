@@ -26,6 +26,8 @@ class ModelInfo:
 
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    size: int | None = None
+    """Side of the images in pixels."""
     origin: str = "the weights' metadata"
 
 

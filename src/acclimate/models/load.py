@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from acclimate.errors import ModelError, listed, unknown
 from acclimate.models.vision import import_timm, import_torchvision
 
-__all__ = ["load_model", "load_weights"]
+__all__ = ["load_model", "load_weights", "model_names"]
 
 ALIASES = {"demo": "acclimate.demo.bundle:bundled_model"}
 # Under which keys checkpoints keep their weights, the averaged ones first: they are what is evaluated.
@@ -38,6 +38,18 @@ def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
     if weights is not None:
         load_weights(model, weights)
     return model.eval()
+
+
+def model_names() -> dict[str, str]:
+    """Every name that `load_model` knows, and where the network comes from."""
+    models, timm = import_torchvision().models, import_timm()
+    found = {"demo": "bundled: 172,506 parameters, 10 classes of Fashion-MNIST"}
+    found |= dict.fromkeys(timm.list_models(), "timm")
+    for name in models.list_models(module=models):
+        facts = models.get_model_weights(name).DEFAULT.meta
+        accuracy = facts["_metrics"]["ImageNet-1K"]["acc@1"]
+        found[name] = f"torchvision: {facts['num_params']:,} parameters, {accuracy:.1f}% on ImageNet"
+    return dict(sorted(found.items(), key=lambda item: (item[1] == "timm", item[0] != "demo", item[0])))
 
 
 def _from_factory(path: str) -> nn.Module:
@@ -67,7 +79,11 @@ def _published(name: str, *, pretrained: bool) -> nn.Module:
         if ours:
             model = models.get_model(name, weights="DEFAULT" if pretrained else None)
             preset = models.get_model_weights(name).DEFAULT.transforms()
-            model.pretrained_cfg = {"mean": preset.mean, "std": preset.std}  # as timm's networks have it
+            model.pretrained_cfg = {  # as timm's networks have it
+                "mean": preset.mean,
+                "std": preset.std,
+                "input_size": (3, *(preset.crop_size * 2)[:2]),
+            }
         else:
             model = timm.create_model(name, pretrained=pretrained)
     except (OSError, RuntimeError) as error:  # no network, or a hub that says no

@@ -21,7 +21,8 @@ from rich.progress import (
 )
 
 from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, known
-from acclimate.errors import AcclimateError, OptionError, OutputError, WorkerError
+from acclimate.errors import AcclimateError, OptionError, OutputError, WorkerError, listed
+from acclimate.files import check_writable, whole_file
 
 __all__ = [
     "BAD_INPUT",
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 DONE, IN_PART, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
 GROUPS = {"all": tuple(CORRUPTIONS), "test": NAMES, "validation": VALIDATION_NAMES}
 
 messages = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -84,12 +86,13 @@ def split_words(words: list[str]) -> list[str]:
 
 
 @contextmanager
-def written(path: Path) -> Iterator[None]:
-    """Whatever goes wrong inside is told as a file that cannot be written."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path} cannot be written: {error}") from error
+def written(path: Path) -> Iterator[Path]:
+    """A name to write a picture to; an unknown format or an unwritable place is told before any work."""
+    check_writable(path)
+    if path.suffix.lower() not in PICTURES:
+        raise OptionError(f"{path} cannot be written: expected a name that ends in {listed(PICTURES)}")
+    with whole_file(path) as part:
+        yield part
 
 
 @contextmanager

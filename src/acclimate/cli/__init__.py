@@ -1,0 +1,42 @@
+"""The command line, one file a command: each parses, makes one library call and says how it went.
+
+Exit codes: 0 done, 1 done in part (and what failed), 2 bad input, 130 interrupted with the state saved.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import acclimate
+from acclimate.cli import adapt, corrupt, demo, doctor, figures, lists
+from acclimate.cli.terminal import DONE
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="acclimate",
+    help="Adapt a pretrained image classifier to unlabelled data from a shifted distribution.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (demo.demo, adapt.adapt, doctor.doctor, corrupt.corrupt):
+    app.command()(command)
+app.add_typer(figures.app, name="figures")
+app.command("list")(lists.list_)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+) -> None:
+    if version:
+        print(acclimate.__version__)
+        raise typer.Exit(DONE)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,52 @@
+"""`acclimate demo`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from acclimate.cli.options import Debug, Json, Seed
+from acclimate.cli.terminal import errors_as_messages, messages, named_corruptions, split_words, written
+from acclimate.demo.measure import CORRUPTIONS
+from acclimate.demo.show import show_demo
+from acclimate.demo.summary import summary_figure
+
+__all__ = ["demo"]
+
+
+def demo(
+    corruption: Annotated[
+        list[str],
+        typer.Option(metavar="NAME", help="Names, or all for the fifteen; repeat it, or set commas."),
+    ] = [*CORRUPTIONS],  # noqa: B006 - typer copies it
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Times to go through the images.", show_default=False)
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer images and one epoch: fifteen seconds.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Where to draw the summary: .png, .pdf or .svg.")] = Path(
+        "acclimate-demo.png"
+    ),
+    seed: Seed = 0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """See a network fail on corrupted images, and recover without a label."""
+    with errors_as_messages(debug):
+        words = ["test" if word == "all" else word for word in split_words(corruption)]
+        with written(out) as part:
+            cells = show_demo(
+                named_corruptions(words), quick=quick, epochs=epochs, seed=seed, console=messages
+            )
+            summary_figure(cells).savefig(part, dpi=110)
+    if as_json:
+        rows = [
+            {"method": c.method, "corruption": c.corruption, "accuracy": c.over_epochs, "seconds": c.seconds}
+            for c in cells
+        ]
+        print(json.dumps(rows))
+    messages.print(f"What it looks like: {out}")

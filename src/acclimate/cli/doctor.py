@@ -1,0 +1,59 @@
+"""`acclimate doctor`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from acclimate.adapting import some_images
+from acclimate.cli.options import Debug, Device, Json, Method, Model, Normalize, Weights
+from acclimate.cli.terminal import errors_as_messages
+from acclimate.doctor import diagnose, diagnosis_tree
+from acclimate.models.load import load_model
+from acclimate.normalization import normalization_of
+from acclimate.prepare import trained_size
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    model: Model,
+    weights: Weights = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="SRC", help="Images, to see whether they fit the network.", show_default=False),
+    ] = None,
+    normalize: Normalize = None,
+    method: Method = "slr",
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=8,
+            help="Side of the images in pixels; by default what the weights say, or 224.",
+            show_default=False,
+        ),
+    ] = None,
+    device: Device = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Look a network over: what adapts, what is frozen, whether the input fits, what a step costs."""
+    with errors_as_messages(debug):
+        network = load_model(model, weights)
+        diagnosis = diagnose(
+            network,
+            method,
+            size=size,
+            normalize=None if normalize is None else normalization_of(network, normalize),
+            images=None if data is None else some_images(data, size or trained_size(network)),
+            device=device,
+        )
+    if as_json:
+        print(json.dumps(dataclasses.asdict(diagnosis)))
+    else:
+        Console(highlight=False, markup=False, soft_wrap=False).print(diagnosis_tree(diagnosis))

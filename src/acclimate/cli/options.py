@@ -1,0 +1,33 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Debug", "Device", "Force", "Json", "Method", "Model", "Normalize", "Seed", "Weights"]
+
+Model = Annotated[
+    str, typer.Option(metavar="NAME", help="Of `acclimate list models`, or package.module:factory.")
+]
+Weights = Annotated[
+    Path | None, typer.Option(help="A file of weights, instead of the published ones.", show_default=False)
+]
+Method = Annotated[str, typer.Option(metavar="NAME", help="Of `acclimate list methods`.")]
+Normalize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MEAN/STD",
+        help="0.5,0.5,0.5/0.2,0.2,0.2, or imagenet, half, none, bytes; by default what the weights say.",
+        show_default=False,
+    ),
+]
+Device = Annotated[
+    str | None, typer.Option(help="Such as cuda or cpu; by default where the model is.", show_default=False)
+]
+Seed = Annotated[int, typer.Option(min=0, help="Decides all that is random.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error arose.")]

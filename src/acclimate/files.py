@@ -1,0 +1,45 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from acclimate.errors import OptionError, OutputError
+
+__all__ = ["check_writable", "whole_file"]
+
+
+def check_writable(*paths: Path | None) -> None:
+    """An error before the work, not after it, if a file cannot be written."""
+    for path in filter(None, paths):
+        if path.is_dir():
+            raise OptionError(f"{path} is a folder: expected the name of a file to write")
+        if not path.parent.is_dir():
+            raise OptionError(f"{path} cannot be written: there is no folder {path.parent}")
+        try:
+            tempfile.TemporaryFile(dir=path.parent).close()
+        except OSError as error:
+            raise OptionError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A name beside ``path`` to write to; it takes the file's place when all went well.
+
+    The name keeps the suffix, by which some writers choose the format.
+    """
+    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    try:
+        yield part
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
