@@ -13,17 +13,18 @@ def main() -> None:
     for cell in measure(count=COUNT, epochs=EPOCHS):
         cells.append(cell)
         print(cell.method, cell.corruption, cell.over_epochs, round(cell.seconds, 1), flush=True)
-    rows, source = [], 0.0
-    for method in METHODS:
-        own = {cell.corruption: cell for cell in cells if cell.method == method}
-        mean = sum(cell.accuracy for cell in own.values()) / len(own)
-        source = mean if method == "source" else source
-        rows.append(
-            {"method": method}
-            | {name: round(own[name].accuracy, 1) for name in CORRUPTIONS}
-            | {"gain over source": round(mean - source, 1)}
-            | {"seconds": round(sum(cell.seconds for cell in own.values()), 1)}
-        )
+    found = {(cell.corruption, cell.method): cell for cell in cells}
+    accuracies = {c: {m: found[c, m].accuracy for m in METHODS} for c in CORRUPTIONS}
+    means = {m: sum(row[m] for row in accuracies.values()) / len(CORRUPTIONS) for m in METHODS}
+    sums: dict[str, dict[str, float]] = {
+        "**mean**": means,
+        "gain over source": {m: means[m] - means["source"] for m in METHODS},
+        "seconds to adapt": {m: sum(found[c, m].seconds for c in CORRUPTIONS) for m in METHODS},
+    }
+    rows = [
+        {"accuracy %": name.replace("_", " ")} | {m: round(value, 1) for m, value in row.items()}
+        for name, row in (*accuracies.items(), *sums.items())
+    ]
     protocol = {
         "data": "Fashion-MNIST, bundled",
         "images": COUNT,

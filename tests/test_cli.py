@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import acclimate
 from acclimate import METHODS
-from acclimate.cli import app
+from acclimate.cli import app, main
 from acclimate.corruptions import CORRUPTIONS, corrupt
 from acclimate.corruptions.sources import read_image
 from acclimate.errors import OptionError
@@ -106,3 +107,36 @@ def test_debug_shows_the_error_itself(folder: Path, tmp_path: Path) -> None:
 
 def test_version() -> None:
     assert run("--version")[1].strip() == acclimate.__version__
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["adapt", "--data", "x"], "Missing option '--model'"),
+        (["adapt", "--model", "demo", "--data", "x", "--batch-size", "1"], "greater than or equal to 2"),
+        (["demoo"], "No such command 'demoo'"),
+        (["doctor", "--model", "demo", "--deep"], "No such option: --deep"),
+    ],
+)
+def test_usage_errors_are_one_line(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["acclimate", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert message in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("words", "code"), [([], 2), (["list", "methods"], 0), (["list", "nothing"], 2)])
+def test_the_exit_code_of_the_command_is_that_of_the_program(
+    words: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["acclimate", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    assert "error:  " not in capsys.readouterr().err

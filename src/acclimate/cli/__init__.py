@@ -5,13 +5,14 @@ Exit codes: 0 done, 1 done in part (and what failed), 2 bad input, 130 interrupt
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 import acclimate
 from acclimate.cli import adapt, corrupt, demo, doctor, figures, lists
-from acclimate.cli.terminal import DONE
+from acclimate.cli.terminal import BAD_INPUT, DONE, messages
 
 __all__ = ["app", "main"]
 
@@ -38,5 +39,14 @@ def _version(
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; what is wrong with its words is told in one line, as all errors are."""
+    try:
+        code = app(standalone_mode=False)
+    except Exception as error:
+        say = getattr(error, "format_message", None)  # typer's usage errors, whose class has no public name
+        if say is None:
+            raise
+        if said := say():  # nothing where the help has just been shown
+            messages.print(f"error: {said.rstrip('.')} (--help shows what there is)", style="red")
+        code = BAD_INPUT
+    sys.exit(code or DONE)

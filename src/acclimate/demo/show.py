@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
@@ -12,7 +12,7 @@ from acclimate.demo.measure import METHODS, SEVERITY, Cell, measure
 
 __all__ = ["COUNT", "EPOCHS", "demo_table", "show_demo"]
 
-COUNT, EPOCHS = 600, 2
+COUNT, EPOCHS = 400, 3
 _QUICK_COUNT, _QUICK_EPOCHS = 300, 1
 
 SNIPPET = """
@@ -35,33 +35,41 @@ def show_demo(
         f"It adapts to them over {chosen} epoch{'s' * (chosen > 1)}. Labels only measure the accuracy, in %."
     )
     cells: list[Cell] = []
-    with Live(demo_table(cells, corruptions), console=console, refresh_per_second=4) as live:
-        for cell in measure(corruptions, count=count, epochs=chosen, seed=seed):
-            cells.append(cell)
-            live.update(demo_table(cells, corruptions))
+    steps = [f"{method} on {corruption}" for corruption in corruptions for method in METHODS]
+    with Live(console=console, refresh_per_second=4) as live:
+        for number, step in enumerate(steps):
+            live.update(Group(demo_table(cells, corruptions), f"{number + 1} of {len(steps)}: {step} …"))
+            if not cells:
+                running = measure(corruptions, count=count, epochs=chosen, seed=seed)
+            cells.append(next(running))
+        live.update(demo_table(cells, corruptions))
     console.print(SNIPPET)
     return cells
 
 
 def demo_table(cells: Sequence[Cell], corruptions: Sequence[str]) -> Table:
-    """A row for each method; the gain is over the unadapted network, on average."""
-    wide = len(corruptions) <= 6
+    """A row for each corruption, a column for each method; the gain is over the unadapted network."""
+    found = {(cell.corruption, cell.method): cell for cell in cells}
     table = Table()
-    table.add_column("method")
-    for name in corruptions if wide else ():
-        table.add_column(name.replace("_", "\n"), justify="right")
-    for name in ("mean", "gain", "seconds"):
-        table.add_column(name, justify="right")
-    means: dict[str, float] = {}
+    table.add_column("accuracy %")
     for method in METHODS:
-        own = {cell.corruption: cell for cell in cells if cell.method == method}
-        if not own:
-            continue
-        shown = [f"{own[name].accuracy:.1f}" if name in own else "…" for name in corruptions]
-        rest = ["", "", ""]
-        if len(own) == len(corruptions):
-            means[method] = sum(cell.accuracy for cell in own.values()) / len(own)
-            gain = means[method] - means["source"]
-            rest = [f"{means[method]:.1f}", f"{gain:+.1f}", f"{sum(c.seconds for c in own.values()):.1f}"]
-        table.add_row(method, *(shown if wide else ()), *rest)
+        table.add_column(method, justify="right")
+    for corruption in corruptions:
+        own = [found.get((corruption, method)) for method in METHODS]
+        best = max((cell.accuracy for cell in own if cell), default=0.0)
+        table.add_row(corruption, *(_shown(cell, best) for cell in own))
+    if len(cells) == len(corruptions) * len(METHODS):
+        columns = [[found[corruption, method] for corruption in corruptions] for method in METHODS]
+        means = [sum(cell.accuracy for cell in column) / len(column) for column in columns]
+        seconds = [sum(cell.seconds for cell in column) for column in columns]
+        table.add_section()
+        table.add_row("mean", *(f"{mean:.1f}" for mean in means))
+        table.add_row("gain over source", *(f"{mean - means[0]:+.1f}" for mean in means))
+        table.add_row("seconds to adapt", *(f"{value:.1f}" for value in seconds))
     return table
+
+
+def _shown(cell: Cell | None, best: float) -> str:
+    if cell is None:
+        return "…"
+    return f"[bold]{cell.accuracy:.1f}[/bold]" if cell.accuracy == best else f"{cell.accuracy:.1f}"

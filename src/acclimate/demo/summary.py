@@ -30,10 +30,14 @@ def summary_figure(cells: Sequence[Cell]) -> Figure:
 
 
 def _accuracy(axes: Axes, cells: Sequence[Cell]) -> None:
+    source, epochs = cells[0].accuracy, max(len(cell.over_epochs) for cell in cells)
     for cell in cells:
-        axes.plot(range(len(cell.over_epochs)), cell.over_epochs, marker="o", ms=3, label=cell.method)
+        if cell.method in ("source", "bn"):  # nothing is trained
+            axes.plot((0, epochs), (cell.accuracy,) * 2, ls=":", label=cell.method)
+        else:
+            axes.plot(range(epochs + 1), (source, *cell.over_epochs), marker="o", ms=3, label=cell.method)
     axes.set(title=f"{cells[0].corruption}: accuracy %", xlabel="epoch, without a label", ylim=(0, 100))
-    axes.set_xticks(range(len(cells[0].over_epochs)))
+    axes.set_xticks(range(epochs + 1))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 

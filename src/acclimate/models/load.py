@@ -62,11 +62,15 @@ def _from_factory(path: str) -> nn.Module:
         raise ModelError(f"{path!r}: cannot import {module_name}: {error}") from error
     factory = getattr(module, factory_name, None)
     if factory is None:
-        raise ModelError(f"{path!r}: {unknown('name in ' + module_name, factory_name, dir(module))}")
+        raise ModelError(f"{path!r}: {unknown('name in ' + module_name, factory_name, _callables(module))}")
     model = factory if isinstance(factory, nn.Module) else factory()
     if not isinstance(model, nn.Module):
         raise ModelError(f"{path!r} gives a {type(model).__name__}, expected a torch.nn.Module")
     return model
+
+
+def _callables(module: object) -> list[str]:
+    return [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
 
 
 def _published(name: str, *, pretrained: bool) -> nn.Module:
@@ -91,8 +95,8 @@ def _published(name: str, *, pretrained: bool) -> nn.Module:
             models.get_model_weights(name).DEFAULT.url if ours else f"the weights of {name} from timm's hub"
         )
         raise ModelError(
-            f"the published weights of {name} cannot be had ({error}): fetch {address} and give the file as "
-            "weights"
+            f"the published weights of {name} cannot be had ({error}): fetch {address} and give the file "
+            "as weights (--weights FILE)"
         ) from error
     assert isinstance(model, nn.Module)
     return model
