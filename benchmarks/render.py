@@ -137,6 +137,12 @@ SECTIONS = {
         "search found best for them.",
         tested,
     ),
+    "few_clean": (
+        "Ten classes, clean images",
+        "Accuracy in % after adapting to images without a shift, mean over three seeds and its standard deviation: "
+        "what adaptation costs where there is nothing to adapt to.",
+        tested,
+    ),
     "few_long": (
         "Ten classes, ten times the images",
         "Accuracy in % of the best of the search below, over 785 steps instead of 32.",
