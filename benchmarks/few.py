@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -49,10 +49,9 @@ class Cell:
     @cache  # noqa: B019 - as many as there are cells
     def data(self) -> tuple[Tensor, Tensor]:
         images, labels = (part[self.first : self.last] for part in NETWORKS[self.network][1]())
-        shifted = (
-            images if self.corruption == CLEAN else corrupted(images, self.corruption, SEVERITY, self.seed)
-        )
-        return shifted, labels
+        if self.corruption == CLEAN:
+            return images, labels
+        return corrupted(images, self.corruption, SEVERITY, self.seed), labels
 
 
 def accuracy(cell: Cell, method: str, epochs: int, **options: Any) -> float:
@@ -156,18 +155,20 @@ def clean() -> None:
         record.score(method)
 
 
-def test() -> None:
+def test(networks: Iterable[str] = NETWORKS) -> None:
     """Images that the search has not seen; TENT and TENT+ as in the paper, and as the search left them."""
-    cells = [Cell(n, c, seed, 1000, 2000) for n in NETWORKS for c in NAMES for seed in SEEDS]
-    record = Record("few_test", cells, 2, setting="few")
-    for method in METHODS:
-        record.score(method)
-    for method in ("tent", "tent+"):
-        record.score(method, **search_record().best_row(method))
+    for network in networks:
+        cells = [Cell(network, c, seed, 1000, 2000) for c in NAMES for seed in SEEDS]
+        record = Record(f"few_test_{network}", cells, 2, setting="few")
+        for method in METHODS:
+            record.score(method)
+        for method in ("tent", "tent+"):
+            record.score(method, **search_record().best_row(method))
 
 
 if __name__ == "__main__":
     stages = {"search": search, "long": long, "clean": clean, "test": test}
+    stages |= {f"test-{network}": partial(test, [network]) for network in NETWORKS}  # side by side
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=stages)
     stages[parser.parse_args().stage]()

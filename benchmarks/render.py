@@ -128,19 +128,18 @@ def searched_all(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+FEW_TEST = (
+    'Accuracy in % with `setting="few"` as it was frozen after the search below, on images that the search has '
+    "not seen: mean over three seeds, and in the last row its standard deviation over them. TENT and TENT+ "
+    "twice: as in the paper, and with the optimiser and learning rate that the same search found best for them."
+)
 SECTIONS = {
-    "few_test": (
-        "Ten classes, the fifteen test corruptions",
-        'Accuracy in % with `setting="few"` as it was frozen after the search below, on images that the '
-        "search has not seen: mean over three seeds, and in the last row its standard deviation over them. "
-        "TENT and TENT+ twice: as in the paper, and with the optimiser and learning rate that the same "
-        "search found best for them.",
-        tested,
-    ),
+    "few_test_bundled": ("The bundled network, fifteen test corruptions", FEW_TEST, tested),
+    "few_test_cifar10_resnet20": ("CIFAR-10 ResNet-20, fifteen test corruptions", FEW_TEST, tested),
     "few_clean": (
         "Ten classes, clean images",
-        "Accuracy in % after adapting to images without a shift, mean over three seeds and its standard deviation: "
-        "what adaptation costs where there is nothing to adapt to.",
+        "Accuracy in % after adapting to images without a shift, mean over three seeds and its standard "
+        "deviation: what adaptation costs where there is nothing to adapt to.",
         tested,
     ),
     "few_long": (
