@@ -155,7 +155,7 @@ def clean() -> None:
         record.score(method)
 
 
-def test(networks: Iterable[str] = NETWORKS) -> None:
+def report(networks: Iterable[str] = NETWORKS) -> None:
     """Images that the search has not seen; TENT and TENT+ as in the paper, and as the search left them."""
     for network in networks:
         cells = [Cell(network, c, seed, 1000, 2000) for c in NAMES for seed in SEEDS]
@@ -167,8 +167,8 @@ def test(networks: Iterable[str] = NETWORKS) -> None:
 
 
 if __name__ == "__main__":
-    stages = {"search": search, "long": long, "clean": clean, "test": test}
-    stages |= {f"test-{network}": partial(test, [network]) for network in NETWORKS}  # side by side
+    stages = {"search": search, "long": long, "clean": clean, "test": report}
+    stages |= {f"test-{network}": partial(report, [network]) for network in NETWORKS}  # side by side
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=stages)
     stages[parser.parse_args().stage]()
