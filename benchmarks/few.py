@@ -130,7 +130,7 @@ def search() -> None:
     start = {"kappa": 0.0, "freeze": "none"}
     slr = record.best("slr", start, lr=rates, delta=[0.025, 0.1, 0.25, 1.0])
     slr = record.best("slr", slr, kappa=[0.0, 0.9], freeze=["none", "top"])
-    slr = record.best("slr", slr, lr=[3e-3, 1e-2, 2e-2], delta=[0.05, 0.1, 0.25])  # once more around it
+    slr = record.best("slr", slr, lr=[3e-3, 1e-2, 2e-2, 3e-2], delta=[0.05, 0.1, 0.25])
     record.best("hlr", slr, delta=[0.025, 0.05, 0.1])
     record.best("slr+it", slr, width=[16, 32, 64], depth=[2])
     for method in ("tent", "tent+"):
