@@ -25,6 +25,7 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/export.py
 	$(BIN)/python benchmarks/few.py search
 	$(BIN)/python benchmarks/few.py long
+	$(BIN)/python benchmarks/few.py choose
 	$(BIN)/python benchmarks/few.py clean
 	$(BIN)/python benchmarks/few.py test
 	$(BIN)/python benchmarks/demo.py

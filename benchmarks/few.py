@@ -2,6 +2,7 @@
 
     python benchmarks/few.py search    # short runs, two networks of ten classes
     python benchmarks/few.py long      # the candidates again over many more steps
+    python benchmarks/few.py choose    # the learning rate that serves both
     python benchmarks/few.py clean     # what adapting to clean images costs
     python benchmarks/few.py test      # fifteen test corruptions, three seeds: once, with what was chosen
 
@@ -29,6 +30,8 @@ from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 
 SEVERITY, BATCH_SIZE, CLEAN = 5, 64, "clean"
 METHODS = ("source", "bn", "tent", "tent+", "hlr", "slr", "slr+it")
+RATES = [3e-3, 1e-2, 2e-2]
+FOUND = {"kappa": 0.9, "freeze": "top", "delta": 0.05}  # by the search
 SEEDS = (2020, 2021, 2022)
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], Any]] = {
     "bundled": (bundled_model, bundled_images, (MEAN, STD)),
@@ -130,21 +133,34 @@ def search() -> None:
     start = {"kappa": 0.0, "freeze": "none"}
     slr = record.best("slr", start, lr=rates, delta=[0.025, 0.1, 0.25, 1.0])
     slr = record.best("slr", slr, kappa=[0.0, 0.9], freeze=["none", "top"])
-    slr = record.best("slr", slr, lr=[3e-3, 1e-2, 2e-2, 3e-2], delta=[0.05, 0.1, 0.25])
-    record.best("hlr", slr, delta=[0.025, 0.05, 0.1])
-    record.best("slr+it", slr, width=[16, 32, 64], depth=[2])
+    record.best("slr", slr, lr=[*RATES, 3e-2], delta=[0.05, 0.1, 0.25])
     for method in ("tent", "tent+"):
         record.best(method, {}, optimizer=["sgd", "adam"], lr=[*rates, 0.1])
 
 
+def long_record() -> Record:
+    return Record("few_long", [Cell("cifar10_resnet20", "spatter", 2020, 0, 10_000)], 5)
+
+
 def long() -> None:
     """Ten times the images, five epochs: does a rate that wins over 32 steps hold over 785?"""
-    record = Record("few_long", [Cell("cifar10_resnet20", "spatter", 2020, 0, 10_000)], 5)
+    record = long_record()
     record.score("bn")
-    found = search_record().best_row("slr")
-    record.best("slr", found, lr=[2e-2, 1e-2, 3e-3])
+    record.best("slr", FOUND, lr=RATES)
     for method in ("tent", "tent+"):
         record.score(method, **search_record().best_row(method))
+
+
+def choose() -> None:
+    """The rate that loses least to the best one, over short and over long runs; then what builds on it."""
+    records = (search_record(), long_record())
+    scores = {lr: [record.score("slr", **FOUND, lr=lr) for record in records] for lr in RATES}
+    best = [max(column) for column in zip(*scores.values(), strict=True)]
+    losses = {lr: max(b - s for b, s in zip(best, row, strict=True)) for lr, row in scores.items()}
+    chosen = {**FOUND, "lr": min(losses, key=losses.__getitem__)}
+    print(chosen, losses)
+    records[0].best("hlr", chosen, delta=[0.025, 0.05, 0.1])
+    records[0].best("slr+it", chosen, width=[16, 32, 64], depth=[2])
 
 
 def clean() -> None:
@@ -167,7 +183,7 @@ def report(networks: Iterable[str] = NETWORKS) -> None:
 
 
 if __name__ == "__main__":
-    stages = {"search": search, "long": long, "clean": clean, "test": report}
+    stages = {"search": search, "long": long, "choose": choose, "clean": clean, "test": report}
     stages |= {f"test-{network}": partial(report, [network]) for network in NETWORKS}  # side by side
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=stages)
