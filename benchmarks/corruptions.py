@@ -28,7 +28,7 @@ from PIL import Image
 from records import write
 
 from acclimate.corruptions import CORRUPTIONS, SEVERITIES, corrupt, frost, frost_source
-from acclimate.corruptions.sources import read_image
+from acclimate.data.pictures import read_image
 from acclimate.metrics import structural_similarity
 
 # Accuracy in % of the unadapted ResNet-20 on images of the published CIFAR-C generator, severity 5.

@@ -16,7 +16,7 @@ import acclimate
 from acclimate import METHODS
 from acclimate.cli import app, main
 from acclimate.corruptions import CORRUPTIONS, corrupt
-from acclimate.corruptions.sources import read_image
+from acclimate.data.pictures import read_image
 from acclimate.errors import OptionError
 from acclimate.methods import SETTINGS
 from acclimate.report.losses import losses_against_confidence

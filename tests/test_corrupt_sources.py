@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from acclimate.corruptions.generate import corrupt_dataset
-from acclimate.corruptions.sources import read_image
+from acclimate.data.pictures import read_image
 from acclimate.errors import InputError
 from corrupted import FEW, picture, run
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from acclimate.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from acclimate.corruptions.parameters import PARAMETERS
-from acclimate.corruptions.sources import read_image
+from acclimate.data.pictures import read_image
 from acclimate.metrics import structural_similarity
 from corruption_kinds import FIXED
 

@@ -11,7 +11,7 @@ from PIL import Image
 from acclimate.cli.options import Debug, Seed
 from acclimate.cli.terminal import errors_as_messages, messages, written
 from acclimate.corruptions import frost_source
-from acclimate.corruptions.sources import read_image
+from acclimate.data.pictures import read_image
 from acclimate.report.contact_sheet import contact_sheet
 from acclimate.report.losses import losses_figure
 

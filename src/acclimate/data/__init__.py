@@ -1,0 +1,99 @@
+"""Data sets on disk and elsewhere: one table of layouts, and `open_data`, which finds out which one it is.
+
+What is opened holds images only, pixels in [0, 1]; labels are beside them, for whoever measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from acclimate.data.cifar_c import is_cifar_c, open_array, open_cifar_c
+from acclimate.data.folders import (
+    has_class_folders,
+    is_imagenet,
+    is_imagenet_r,
+    open_class_folders,
+    open_imagenet,
+    open_imagenet_r,
+    open_unlabelled,
+)
+from acclimate.data.image_set import ImageSet
+from acclimate.data.imagenet_c import is_imagenet_c, open_imagenet_c
+from acclimate.data.pictures import SUFFIXES, Crop
+from acclimate.data.request import Request
+from acclimate.data.visda_c import is_visda_c, open_visda_c
+from acclimate.errors import InputError, OptionError, unknown
+
+__all__ = ["LAYOUTS", "Crop", "ImageSet", "Layout", "find_layout", "open_data"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a data set lies about."""
+
+    summary: str
+    recognise: Callable[[Path], bool]
+    open: Callable[[Request], ImageSet]
+
+
+def _is_array(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() in (".npy", ".npz")
+
+
+_ROWS: Final = {
+    "arrays": Layout("a .npy or .npz file of 8-bit images, with or without labels", _is_array, open_array),
+    "cifar-c": Layout("CIFAR-10-C, CIFAR-100-C: corruption.npy and labels.npy", is_cifar_c, open_cifar_c),
+    "visda-c": Layout("VisDA-C: class folders and image_list.txt, 12 classes", is_visda_c, open_visda_c),
+    "imagenet-c": Layout("ImageNet-C: corruption/severity/class/*.JPEG", is_imagenet_c, open_imagenet_c),
+    "imagenet-r": Layout("ImageNet-R: 200 classes of ImageNet's 1,000", is_imagenet_r, open_imagenet_r),
+    "imagenet": Layout("ImageNet's validation images in 1,000 class folders", is_imagenet, open_imagenet),
+    "class-folders": Layout("a folder of images for each class", has_class_folders, open_class_folders),
+    "unlabelled": Layout("images without labels, in a folder and below it", Path.is_dir, open_unlabelled),
+}
+LAYOUTS: Final[Mapping[str, Layout]] = MappingProxyType(_ROWS)
+"""Every layout by name; where more than one fits, the first."""
+
+
+def find_layout(path: str | Path) -> str:
+    """The layout that the data at a path have."""
+    where = Path(path)
+    if not where.exists():
+        raise InputError(f"there is nothing at {path}: expected a folder of images, a .npy or a .npz file")
+    for name, layout in LAYOUTS.items():
+        if (where.is_dir() or name == "arrays") and layout.recognise(where):
+            return name
+    hint = ": give its folder" if where.suffix.lower() in SUFFIXES else ""
+    raise InputError(f"expected a folder of images, a .npy or a .npz file, got {path}{hint}")
+
+
+def open_data(
+    path: str | Path,
+    layout: str = "auto",
+    *,
+    crop: Crop | int | None = 224,
+    corruption: str | None = None,
+    severity: int | None = None,
+    split: str | None = None,
+    partial: bool = False,
+) -> ImageSet:
+    """Open a data set.
+
+    Args:
+        path: a folder or a file.
+        layout: a row of `LAYOUTS`; by default found from what is there.
+        crop: how image files are cropped, or to which size; None leaves them. Arrays are as they are.
+        corruption: of ImageNet-C and CIFAR-C.
+        severity: of ImageNet-C and CIFAR-C.
+        split: of VisDA-C.
+        partial: whether classes of ImageNet may be missing.
+    """
+    if layout != "auto" and layout not in LAYOUTS:
+        raise OptionError(unknown("layout", layout, LAYOUTS))
+    name = find_layout(path) if layout == "auto" else layout
+    how = Crop(crop) if isinstance(crop, int) else crop
+    request = Request(str(path), how, corruption, severity, split, partial)
+    return LAYOUTS[name].open(request)

@@ -1,0 +1,105 @@
+"""Images that can be reached by position, with their labels beside them, never among them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from acclimate.data.pictures import Bytes
+from acclimate.errors import InputError
+
+__all__ = ["ImageSet"]
+
+_LOOKED_AT = 16  # images whose pixels are part of the fingerprint
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet(Dataset[Tensor]):
+    """What every layout gives. As a data set it holds images only, pixels in [0, 1]."""
+
+    read: Callable[[int], Bytes]
+    """The image at a position: 8 bits, (height, width, channels)."""
+    names: Sequence[str]
+    layout: str = "arrays"
+    labels: Tensor | None = None
+    """For each image an output of the network; None where they are not known."""
+    class_names: tuple[str, ...] | None = None
+    """Of the outputs of the network, as far as the data know them."""
+    classes: tuple[int, ...] | None = None
+    """The outputs that can occur, where these are not all: what `Adapter(classes=)` takes."""
+
+    def __post_init__(self) -> None:
+        if self.labels is not None and len(self.labels) != len(self.names):
+            raise InputError(f"expected a label for each of {len(self.names)} images, got {len(self.labels)}")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, position: int) -> Tensor:
+        return self.batch([position])[0]
+
+    def batch(self, positions: Sequence[int]) -> Tensor:
+        """Images (N, C, H, W) in [0, 1], decoded side by side."""
+        first = self.read(positions[0])
+        pixels = np.empty((len(positions), *first.shape), dtype=np.uint8)
+        pixels[0] = first
+
+        def put(row: int) -> None:
+            image = self.read(positions[row])
+            if image.shape != first.shape:
+                one, other = (self.names[positions[i]] for i in (0, row))
+                raise InputError(
+                    f"images of a batch must have one size, got {one} {first.shape} and "
+                    f"{other} {image.shape}: crop them"
+                )
+            pixels[row] = image
+
+        list(_threads().map(put, range(1, len(positions))))
+        planes = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        return planes.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+
+    def subset(self, positions: Sequence[int]) -> ImageSet:
+        """Some of the images, in the order given."""
+        kept = [int(position) for position in positions]
+        return replace(
+            self,
+            read=_Moved(self.read, kept),
+            names=[self.names[position] for position in kept],
+            labels=None if self.labels is None else self.labels[kept],
+        )
+
+    def fingerprint(self) -> str:
+        """A digest of all names and labels and of some pixels: the same data have the same."""
+        digest = hashlib.sha256()
+        for name in self.names:
+            digest.update(name.encode(errors="surrogateescape") + b"\0")
+        if self.labels is not None:
+            digest.update(self.labels.numpy().astype("<i8").tobytes())
+        for position in range(0, len(self), max(1, len(self) // _LOOKED_AT)):
+            digest.update(np.ascontiguousarray(self.read(position)).tobytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """Reads at other positions; can go to another process where the reader can."""
+
+    read: Callable[[int], Bytes]
+    positions: list[int]
+
+    def __call__(self, position: int) -> Bytes:
+        return self.read(self.positions[position])
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="acclimate-decode")

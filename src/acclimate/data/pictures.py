@@ -1,0 +1,97 @@
+"""Image files: which there are below a folder, and one of them as pixels."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from acclimate.errors import InputError
+
+__all__ = ["SUFFIXES", "Bytes", "Crop", "decode_image", "files_below", "read_image"]
+
+Bytes = npt.NDArray[np.uint8]
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+@dataclass(frozen=True)
+class Crop:
+    """How an image becomes a square: the shorter side becomes ``resize``, then the centre is kept."""
+
+    size: int = 224
+    resize: int | None = None
+    """By default 256/224 of the size, as for ImageNet."""
+    interpolation: str = "bilinear"
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        """The crop; an image of that very size is left as it is, as published ones are cropped already."""
+        if image.size == (self.size, self.size):
+            return image
+        target = self.resize or int(self.size * 256 / 224)
+        width, height = image.size
+        if min(width, height) != target:
+            scale = target / min(width, height)
+            width, height = (max(target, int(side * scale)) for side in (width, height))
+            image = image.resize((width, height), Image.Resampling[self.interpolation.upper()])
+        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+        return image.crop((left, top, left + self.size, top + self.size))
+
+
+def read_image(path: Path, crop: Crop | int | None) -> Bytes:
+    """An 8-bit RGB image (height, width, 3), cropped: a number is the size of ImageNet's crop."""
+    try:
+        with path.open("rb") as file:
+            return decode_image(file, str(path), crop)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def decode_image(file: IO[bytes], name: str, crop: Crop | int | None) -> Bytes:
+    """An image from an open file.
+
+    Grey, palettes and CMYK become RGB as published, alpha is dropped, 16-bit grey is rounded to 8 bits
+    (Pillow itself cuts 16-bit RGB).
+    """
+    try:
+        with Image.open(file) as found:
+            image = _eight_bits(found)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(f"{name} cannot be read as an image: {error}") from error
+    if crop is not None:
+        image = (Crop(crop) if isinstance(crop, int) else crop)(image)
+    return np.asarray(image)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16") or image.mode == "I":
+        values = np.asarray(image).astype(np.int64)
+        image = Image.fromarray(((values.clip(0, 65535) + 128) // 257).astype(np.uint8))
+    if image.mode == "F":
+        raise ValueError("floating-point pixels have no known range")
+    return image.convert("RGB")
+
+
+def files_below(folder: Path) -> list[str]:
+    """Relative paths, also of what links lead to, each folder once."""
+
+    def fail(error: OSError) -> None:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}")
+
+    found, seen = [], set()
+    for root, folders, files in os.walk(folder, onerror=fail, followlinks=True):
+        real = os.path.realpath(root)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        base = Path(root).relative_to(folder)
+        for name in files:
+            if not name.startswith("."):
+                found.append((base / name).as_posix())
+    return found

@@ -1,0 +1,64 @@
+"""VisDA-C: class folders and `image_list.txt`, a line `class/file label` for each image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from acclimate.data.folders import FileReader
+from acclimate.data.image_set import ImageSet
+from acclimate.data.request import Request
+from acclimate.errors import InputError
+
+__all__ = ["VISDA_CLASSES", "is_visda_c", "open_visda_c"]
+
+VISDA_CLASSES = (
+    "aeroplane", "bicycle", "bus", "car", "horse", "knife",
+    "motorcycle", "person", "plant", "skateboard", "train", "truck",
+)  # fmt: skip
+_LIST = "image_list.txt"
+_SPLITS = ("validation", "train", "test")
+
+
+def is_visda_c(path: Path) -> bool:
+    return path.is_dir() and any((path / split / _LIST).exists() for split in ("", *_SPLITS))
+
+
+def open_visda_c(request: Request) -> ImageSet:
+    """One split, by default validation, which the paper adapts to; or the folder of a split itself."""
+    folder = request.folder
+    if not (folder / _LIST).exists():
+        found = [split for split in _SPLITS if (folder / split / _LIST).exists()]
+        folder = folder / request.chosen("split", found[:1] if request.split is None else found)
+    names, labels = _listed(folder)
+    reader = FileReader(folder, names, request.crop)
+    return ImageSet(reader, names, "visda-c", torch.tensor(labels), VISDA_CLASSES)
+
+
+def _listed(folder: Path) -> tuple[list[str], list[int]]:
+    names: list[str] = []
+    labels: list[int] = []
+    seen: set[str] = set()
+    path = folder / _LIST
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        name, _, label = line.strip().rpartition(" ")
+        if not line.strip():
+            continue
+        if not name or not label.isdigit() or int(label) >= len(VISDA_CLASSES):
+            raise InputError(f"{path}, line {number}: expected a file and a label below 12, got {line!r}")
+        top = name.partition("/")[0]
+        if top in VISDA_CLASSES and VISDA_CLASSES.index(top) != int(label):
+            raise InputError(
+                f"{path}, line {number}: label {label} is {VISDA_CLASSES[int(label)]}, not {top}"
+            )
+        if name in seen:
+            raise InputError(f"{path}, line {number}: {name} is listed twice")
+        if not (folder / name).is_file():
+            raise InputError(f"{path}, line {number}: there is no file {folder / name}")
+        seen.add(name)
+        names.append(name)
+        labels.append(int(label))
+    if not names:
+        raise InputError(f"{path} lists no images")
+    return names, labels
