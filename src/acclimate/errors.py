@@ -5,6 +5,7 @@ AcclimateError
 ├── OptionError      (ValueError)       an argument, a name or a pattern that is unknown or does not fit
 ├── ModelError       (ValueError)       a network that cannot be adapted as asked
 ├── DeltaError       (ValueError)       a saved delta that is damaged or belongs to another model
+├── FetchError       (OSError)          a file that cannot be had from elsewhere
 ├── OutputError      (OSError)          a file that cannot be written
 ├── WorkerError      (RuntimeError)     a process that died at its work
 └── DivergenceError  (ArithmeticError)  a loss that is no longer a finite number
@@ -22,6 +23,7 @@ __all__ = [
     "AcclimateWarning",
     "DeltaError",
     "DivergenceError",
+    "FetchError",
     "InputError",
     "ModelError",
     "OptionError",
@@ -50,6 +52,10 @@ class ModelError(AcclimateError, ValueError):
 
 class DeltaError(AcclimateError, ValueError):
     """A saved delta that is damaged or belongs to another model."""
+
+
+class FetchError(AcclimateError, OSError):
+    """A file that cannot be had from elsewhere."""
 
 
 class OutputError(AcclimateError, OSError):

@@ -12,12 +12,14 @@ import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 
 from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, known
@@ -114,15 +116,16 @@ def errors_as_messages(debug: bool, kept: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(what: str, *, of_bytes: bool = False) -> Iterator[Callable[[int, int | None], None]]:
     """A function to call with what is done and all; shown to people, not to files."""
     if not messages.is_terminal:
         yield lambda done, total: None
         return
+    counts = (DownloadColumn(), TransferSpeedColumn()) if of_bytes else (MofNCompleteColumn(),)
     columns: tuple[Any, ...] = (
         TextColumn(what),
         BarColumn(),
-        MofNCompleteColumn(),
+        *counts,
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("ETA"),

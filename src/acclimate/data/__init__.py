@@ -21,10 +21,12 @@ from acclimate.data.folders import (
     open_imagenet_r,
     open_unlabelled,
 )
+from acclimate.data.hub import is_on_hub, open_hub
 from acclimate.data.image_set import ImageSet
 from acclimate.data.imagenet_c import is_imagenet_c, open_imagenet_c
 from acclimate.data.pictures import SUFFIXES, Crop
 from acclimate.data.request import Request
+from acclimate.data.shards import are_shards, open_shards
 from acclimate.data.visda_c import is_visda_c, open_visda_c
 from acclimate.errors import InputError, OptionError, unknown
 
@@ -36,23 +38,45 @@ class Layout:
     """How a data set lies about."""
 
     summary: str
-    recognise: Callable[[Path], bool]
+    recognise: Callable[[str], bool]
     open: Callable[[Request], ImageSet]
 
 
-def _is_array(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in (".npy", ".npz")
+def _is_array(path: str) -> bool:
+    return path.lower().endswith((".npy", ".npz"))
+
+
+def _folder(recognise: Callable[[Path], bool]) -> Callable[[str], bool]:
+    return lambda path: Path(path).is_dir() and recognise(Path(path))
 
 
 _ROWS: Final = {
+    "hub": Layout("hf:owner/name, an image data set of Hugging Face's hub", is_on_hub, open_hub),
+    "shards": Layout(
+        "WebDataset .tar files, {000..011} and *, here or at an address", are_shards, open_shards
+    ),
     "arrays": Layout("a .npy or .npz file of 8-bit images, with or without labels", _is_array, open_array),
-    "cifar-c": Layout("CIFAR-10-C, CIFAR-100-C: corruption.npy and labels.npy", is_cifar_c, open_cifar_c),
-    "visda-c": Layout("VisDA-C: class folders and image_list.txt, 12 classes", is_visda_c, open_visda_c),
-    "imagenet-c": Layout("ImageNet-C: corruption/severity/class/*.JPEG", is_imagenet_c, open_imagenet_c),
-    "imagenet-r": Layout("ImageNet-R: 200 classes of ImageNet's 1,000", is_imagenet_r, open_imagenet_r),
-    "imagenet": Layout("ImageNet's validation images in 1,000 class folders", is_imagenet, open_imagenet),
-    "class-folders": Layout("a folder of images for each class", has_class_folders, open_class_folders),
-    "unlabelled": Layout("images without labels, in a folder and below it", Path.is_dir, open_unlabelled),
+    "cifar-c": Layout(
+        "CIFAR-10-C, CIFAR-100-C: corruption.npy and labels.npy", _folder(is_cifar_c), open_cifar_c
+    ),
+    "visda-c": Layout(
+        "VisDA-C: class folders and image_list.txt, 12 classes", _folder(is_visda_c), open_visda_c
+    ),
+    "imagenet-c": Layout(
+        "ImageNet-C: corruption/severity/class/*.JPEG", _folder(is_imagenet_c), open_imagenet_c
+    ),
+    "imagenet-r": Layout(
+        "ImageNet-R: 200 classes of ImageNet's 1,000", _folder(is_imagenet_r), open_imagenet_r
+    ),
+    "imagenet": Layout(
+        "ImageNet's validation images in 1,000 class folders", _folder(is_imagenet), open_imagenet
+    ),
+    "class-folders": Layout(
+        "a folder of images for each class", _folder(has_class_folders), open_class_folders
+    ),
+    "unlabelled": Layout(
+        "images without labels, in a folder and below it", _folder(Path.is_dir), open_unlabelled
+    ),
 }
 LAYOUTS: Final[Mapping[str, Layout]] = MappingProxyType(_ROWS)
 """Every layout by name; where more than one fits, the first."""
@@ -60,12 +84,12 @@ LAYOUTS: Final[Mapping[str, Layout]] = MappingProxyType(_ROWS)
 
 def find_layout(path: str | Path) -> str:
     """The layout that the data at a path have."""
+    for name, layout in LAYOUTS.items():
+        if layout.recognise(str(path)):
+            return name
     where = Path(path)
     if not where.exists():
         raise InputError(f"there is nothing at {path}: expected a folder of images, a .npy or a .npz file")
-    for name, layout in LAYOUTS.items():
-        if (where.is_dir() or name == "arrays") and layout.recognise(where):
-            return name
     hint = ": give its folder" if where.suffix.lower() in SUFFIXES else ""
     raise InputError(f"expected a folder of images, a .npy or a .npz file, got {path}{hint}")
 

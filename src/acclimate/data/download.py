@@ -1,0 +1,135 @@
+"""Files from elsewhere: resumed where they were cut, checked, and complete or not there at all."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any
+
+from acclimate.errors import FetchError
+
+__all__ = ["cached", "download"]
+
+Progress = Callable[[int, int | None], None]
+_BLOCK = 1 << 20
+_TRIES = 5
+_TIMEOUT = 30.0
+_PAUSE = 0.5  # seconds before the first further try; doubled each time
+
+
+def download(
+    url: str,
+    target: Path,
+    *,
+    md5: str | None = None,
+    progress: Progress = lambda done, total: None,
+    pause: float = _PAUSE,
+) -> Path:
+    """A file from an address (http, https, file, or what fsspec knows: s3, gs, …) to ``target``.
+
+    What has come is kept in ``target.part``; a cut connection goes on from there, now or at the next call.
+    """
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.part")
+    for attempt in range(_TRIES):
+        try:
+            _append(url, part, progress)
+            break
+        except (OSError, HTTPException) as error:
+            if attempt == _TRIES - 1 or _final(error):
+                raise FetchError(_told(url, target, part, error)) from error
+            time.sleep(pause * 2**attempt)
+    if md5 is not None and (found := _md5(part)) != md5:
+        part.unlink()
+        raise FetchError(
+            f"what {url} gave has the checksum {found}, expected {md5}: it was removed; fetch it again"
+        )
+    part.replace(target)
+    return target
+
+
+def cached(url: str, folder: Path | None = None, **options: Any) -> Path:
+    """A local copy of what is at an address."""
+    folder = folder or Path.home() / ".cache" / "acclimate"
+    name = hashlib.sha256(url.encode()).hexdigest()[:16]
+    return download(url, folder / name / url.rstrip("/").rpartition("/")[2], **options)
+
+
+def _append(url: str, part: Path, progress: Progress) -> None:
+    """Add to a part what is missing of it; an error if the end was not reached."""
+    there = part.stat().st_size if part.exists() else 0
+    part.touch()
+    with _opened(url, there) as (source, start, total), part.open("r+b") as file:
+        file.truncate(start)
+        file.seek(start)
+        while block := source.read(_BLOCK):
+            file.write(block)
+            progress(file.tell(), total)
+        done = file.tell()
+    if total is not None and done < total:
+        raise ConnectionError(f"the connection was cut after {done:,} of {total:,} bytes")
+
+
+@contextmanager
+def _opened(url: str, start: int) -> Iterator[tuple[IO[bytes], int, int | None]]:
+    """A stream, the byte at which it begins, and how many there are in all."""
+    if url.partition("://")[0] in ("http", "https", "file"):
+        headers = {"Range": f"bytes={start}-"} if start and not url.startswith("file") else {}
+        request = urllib.request.Request(url, headers=headers)
+        try:
+            answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
+        except urllib.error.HTTPError as error:
+            if error.code != 416:  # nothing is left
+                raise
+            size = error.headers.get("Content-Range", "").rpartition("/")[2]
+            with error:
+                yield error, start, int(size) if size.isdigit() else start
+            return
+        with answer:
+            begun = start if answer.status == 206 else 0
+            length = answer.headers.get("Content-Length")
+            yield answer, begun, None if length is None else begun + int(length)
+        return
+    with _by_fsspec(url) as stream:
+        stream.seek(start)
+        yield stream, start, getattr(stream, "size", None)
+
+
+def _by_fsspec(url: str) -> Any:
+    try:
+        fsspec = importlib.import_module("fsspec")
+    except ModuleNotFoundError as error:
+        raise FetchError(f"{url} needs fsspec: pip install 'acclimate[data]'") from error
+    try:
+        return fsspec.open(url, "rb").open()
+    except (ImportError, ValueError) as error:
+        raise FetchError(f"{url} cannot be opened by fsspec: {error}") from error
+
+
+def _final(error: Exception) -> bool:
+    """Whether another try would not help."""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code < 500
+    return isinstance(error, (FileNotFoundError, PermissionError)) or "Errno -2" in str(error)
+
+
+def _told(url: str, target: Path, part: Path, error: Exception) -> str:
+    kept = f" ({part.stat().st_size:,} bytes are in {part}; the same call goes on)" if part.exists() else ""
+    return f"{url} cannot be fetched: {error}{kept}. Fetch it elsewhere and put it at {target}"
+
+
+def _md5(path: Path) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,135 @@
+"""WebDataset shards: tar files in which `key.jpg` and `key.cls` belong together, here or elsewhere.
+
+Shards that are elsewhere are fetched once, to a cache; images are then reached by their place in the file.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from acclimate.data.download import cached
+from acclimate.data.image_set import ImageSet
+from acclimate.data.pictures import SUFFIXES, Bytes, Crop, decode_image
+from acclimate.data.request import Request
+from acclimate.errors import InputError
+
+__all__ = ["are_shards", "open_shards"]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    shard: str
+    offset: int
+    size: int
+    name: str
+    label: int | None
+
+
+@dataclass(frozen=True)
+class ShardReader:
+    """Reads images at their places in tar files."""
+
+    samples: list[_Sample]
+    crop: Crop | None
+
+    def __call__(self, position: int) -> Bytes:
+        sample = self.samples[position]
+        with open(sample.shard, "rb") as file:
+            file.seek(sample.offset)
+            content = io.BytesIO(file.read(sample.size))
+        return decode_image(content, f"{sample.name} of {sample.shard}", self.crop)
+
+
+def are_shards(path: str) -> bool:
+    return path.endswith(".tar")
+
+
+def open_shards(request: Request) -> ImageSet:
+    """All samples of all shards, `{000..011}` standing for numbers and `*` for anything, in their order."""
+    samples = [sample for shard in _shards(request.path) for sample in _samples(shard)]
+    if not samples:
+        raise InputError(f"no images in {request.path}")
+    seen: set[str] = set()
+    for sample in samples:
+        if sample.name in seen:
+            raise InputError(f"{sample.shard} holds {sample.name}, which was there before")
+        seen.add(sample.name)
+    labels = [sample.label for sample in samples]
+    known = [label for label in labels if label is not None]
+    if known and len(known) < len(labels):
+        lacking = samples[labels.index(None)]
+        raise InputError(f"{lacking.name} of {lacking.shard} has no label, but others have")
+    names = [sample.name for sample in samples]
+    own = torch.tensor(known) if known else None
+    return ImageSet(ShardReader(samples, request.crop), names, "shards", own)
+
+
+def _shards(path: str) -> list[Path]:
+    found: list[Path] = []
+    for address in _expanded(path):
+        if "://" in address:
+            found.append(cached(address))
+            continue
+        base = Path(address)
+        matches = sorted(base.parent.glob(base.name)) if "*" in base.name else [base]
+        if not matches or not matches[0].is_file():
+            raise InputError(f"there is no shard {address}")
+        found += matches
+    return found
+
+
+def _expanded(path: str) -> Iterator[str]:
+    """
+    >>> list(_expanded("a-{08..10}.tar"))
+    ['a-08.tar', 'a-09.tar', 'a-10.tar']
+    """
+    match = re.search(r"\{(\d+)\.\.(\d+)\}", path)
+    if match is None:
+        yield path
+        return
+    for number in range(int(match[1]), int(match[2]) + 1):
+        yield from _expanded(f"{path[: match.start()]}{number:0{len(match[1])}d}{path[match.end() :]}")
+
+
+def _samples(shard: Path) -> Iterator[_Sample]:
+    """The images of a shard, each with the label that has its key."""
+    images: dict[str, tarfile.TarInfo] = {}
+    labels: dict[str, int] = {}
+    try:
+        with tarfile.open(shard, "r:") as file:
+            for member in file:
+                folder, _, base = member.name.rpartition("/")
+                stem, dot, suffix = base.partition(".")
+                key = f"{folder}/{stem}" if folder else stem
+                if not member.isfile():
+                    continue
+                if f"{dot}{suffix}".lower() in SUFFIXES:
+                    if key in images:
+                        raise InputError(f"{shard} holds {key} twice: {images[key].name} and {member.name}")
+                    images[key] = member
+                elif suffix in ("cls", "json"):
+                    labels |= _label(key, suffix, file.extractfile(member), shard)
+    except tarfile.TarError as error:
+        raise InputError(f"{shard} cannot be read as a tar file: {error}") from error
+    for key, member in images.items():
+        yield _Sample(str(shard), member.offset_data, member.size, key, labels.get(key))
+
+
+def _label(key: str, suffix: str, file: IO[bytes] | None, shard: Path) -> dict[str, int]:
+    content = b"" if file is None else file.read()
+    try:
+        if suffix == "cls":
+            return {key: int(content)}
+        found = json.loads(content)
+        return {key: int(found["label"])} if isinstance(found, dict) and "label" in found else {}
+    except ValueError as error:
+        raise InputError(f"{key}.{suffix} of {shard} holds no label: {error}") from error

@@ -1,0 +1,57 @@
+"""A web server for tests: it can answer ranges, and cut connections."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+class Server:
+    """What it serves, how it misbehaves, what it was asked."""
+
+    def __init__(self, folder: Path, *, ranges: bool = True) -> None:
+        self.folder, self.ranges = folder, ranges
+        self.cuts: list[int] = []
+        """After how many bytes each of the next answers is cut."""
+        self.asked: list[str] = []
+        self.url = ""
+
+
+@contextmanager
+def serving(folder: Path, *, ranges: bool = True) -> Iterator[Server]:
+    state = Server(folder, ranges=ranges)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = state.folder / self.path.lstrip("/")
+            wanted = self.headers.get("Range", "")
+            state.asked.append(wanted)
+            if not path.is_file():
+                self.send_error(404)
+                return
+            content = path.read_bytes()
+            start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and state.ranges else 0
+            if start >= len(content):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(content)}")
+                self.end_headers()
+                return
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            cut = state.cuts.pop(0) if state.cuts else None
+            self.wfile.write(content[start:][:cut])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        state.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield state
+        finally:
+            server.shutdown()
