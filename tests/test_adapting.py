@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from acclimate import Adapter, corrupt
-from acclimate.adapting import _outcome, adapt_images
+from acclimate.adapting import _outcome, adapt_images, open_images
 from acclimate.cli import app
 from acclimate.demo.bundle import CLASSES, MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import InputError
@@ -48,7 +48,7 @@ def run(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-OPTIONS = ("--model", "demo", "--size", 32, "--epochs", 2)
+OPTIONS = ("--model", "demo", "--epochs", 2)
 
 
 def test_a_folder_becomes_predictions_a_delta_and_weights(folder: Path, tmp_path: Path) -> None:
@@ -140,10 +140,15 @@ def test_bad_data_and_outputs(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert run("adapt", "--model", "demo", "--data", tmp_path / "empty")[0] == 2
     with pytest.raises(InputError, match="expected a name for each of 10 outputs, got 2"):
-        adapt_images(bundled_model(), folder, size=32, normalize=(MEAN, STD), classes=["a", "b"])
+        adapt_images(
+            bundled_model(),
+            open_images(bundled_model(), folder)[0],
+            normalize=(MEAN, STD),
+            classes=["a", "b"],
+        )
     Image.new("RGB", (32, 32)).save(tmp_path / "empty/one.png")
     with pytest.raises(InputError, match="at least 2 images, got 1"):
-        adapt_images(bundled_model(), tmp_path / "empty", size=32, normalize=(MEAN, STD))
+        adapt_images(bundled_model(), open_images(bundled_model(), tmp_path / "empty")[0])
     code, said = run(
         "adapt", *OPTIONS, "--data", folder, "--out", tmp_path / "a", "--predictions", tmp_path / "no/p.csv"
     )
@@ -169,9 +174,10 @@ def test_what_was_adapted_is_not_replaced_unasked(folder: Path, tmp_path: Path) 
 
 def test_a_wrong_normalisation_is_told_where_the_weights_are_silent(folder: Path) -> None:
     model = bundled_model()
-    model.pretrained_cfg = {}  # type: ignore[assignment]
+    images = open_images(model, folder)[0]
+    model.pretrained_cfg = {}
     right, wrong = (
-        adapt_images(model, folder, method="bn", size=32, epochs=1, normalize=normalize).cautions
+        adapt_images(model, images, method="bn", epochs=1, normalize=normalize).cautions
         for normalize in ((MEAN, STD), NORMALIZATIONS["bytes"])
     )
     assert right == []
@@ -182,7 +188,7 @@ def test_a_collapse_is_told() -> None:
     before = torch.eye(10).repeat(10, 1)
     after = torch.zeros(100, 10)
     after[:, 3] = 5
-    outcome = _outcome(before, after, [str(i) for i in range(10)], {})
+    outcome = _outcome(before, after, [str(i) for i in range(10)])
     assert outcome.changed == 90
     assert "may be a collapse" in outcome.cautions[0]
-    assert _outcome(before, before, [str(i) for i in range(10)], {}).cautions == []
+    assert _outcome(before, before, [str(i) for i in range(10)]).cautions == []

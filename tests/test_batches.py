@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor
@@ -249,3 +251,43 @@ def test_checked_images() -> None:
         checked_images(bad, cpu, torch.float32)
     with pytest.raises(InputError, match=r"positions \[8, 6\] of the data"):
         checked_images(bad, cpu, torch.float32, index=torch.tensor([9, 8, 7, 6]))
+
+
+class Rows(Dataset[Tensor]):
+    """Gives whole batches, and fails at one image if asked to."""
+
+    def __init__(self, images: Tensor, bad: int = -1) -> None:
+        self.images, self.bad = images, bad
+        self.threads: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, position: int) -> Tensor:
+        raise AssertionError("one by one")
+
+    def batch(self, positions: list[int]) -> Tensor:
+        self.threads.add(threading.current_thread().name)
+        if self.bad in positions:
+            raise InputError("a bad image")
+        return self.images[positions]
+
+
+def test_a_data_set_that_gives_whole_batches_is_read_ahead() -> None:
+    images = torch.rand(23, 3, 4, 4)
+    data = Rows(images)
+    ours, plain = Batches(data, 5), Batches(images, 5)
+    for seed in (0, 1):
+        for own, other in zip(ours.epoch(seed), plain.epoch(seed), strict=True):
+            assert torch.equal(own.images, other.images)
+            assert torch.equal(own.index, other.index)  # type: ignore[arg-type]
+    assert [len(batch.images) for batch in ours.epoch(0, start=3)] == [8]
+    assert all("acclimate-read" in name for name in data.threads)
+
+
+def test_what_goes_wrong_while_reading_ahead_comes_out_in_its_place() -> None:
+    data = Batches(Rows(torch.rand(20, 3, 4, 4), bad=12), 5, shuffle=False)
+    epoch = data.epoch(0)
+    assert len(next(epoch).images) == len(next(epoch).images) == 5
+    with pytest.raises(InputError, match="a bad image"):
+        next(epoch)

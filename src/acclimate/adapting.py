@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from acclimate.adapter import Adapter
-from acclimate.corruptions.array_files import readable
-from acclimate.corruptions.sources import Source, open_source
+from acclimate.data import Crop, ImageSet, find_layout, open_data
+from acclimate.data.image_set import readable
 from acclimate.errors import InputError, OptionError
 from acclimate.files import check_writable, whole_file
 from acclimate.normalization import Normalization, probe_normalization
-from acclimate.prepare import count_outputs, model_info, trained_size
+from acclimate.prepare import count_outputs, model_info
 
-__all__ = ["AdaptOutcome", "ImageData", "adapt_images", "some_images", "told"]
+__all__ = ["AdaptOutcome", "adapt_images", "open_images", "some_of", "told", "trained_crop"]
 
 _COLLAPSED = 0.5  # share of its largest value below which the entropy of the predictions is an alarm
 _PROBED = 64  # images that are looked at for their normalisation
-
-
-class ImageData(Dataset[Tensor]):
-    """Images of a folder or an array as pixels (C, H, W) in [0, 1], without labels."""
-
-    def __init__(self, source: Source, positions: Sequence[int]) -> None:
-        self.names = [source.names[position] for position in positions]
-        self._source, self._positions = source, positions
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def __getitem__(self, index: int) -> Tensor:
-        image = torch.from_numpy(self._source.read(self._positions[index]).copy())
-        return image.permute(2, 0, 1).float() / 255
 
 
 @dataclass(frozen=True)
@@ -54,17 +39,54 @@ class AdaptOutcome:
     histogram: tuple[dict[str, int], dict[str, int]]
     """How often each class was predicted, before and after; those that never were are left out."""
     cautions: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    """Images that could not be read, and why."""
+
+
+def open_images(
+    model: nn.Module,
+    data: str | Path,
+    *,
+    size: int | None = None,
+    layout: str = "auto",
+    corruption: str | None = None,
+    severity: int | None = None,
+    split: str | None = None,
+) -> tuple[ImageSet, dict[str, str]]:
+    """Images as a network wants them, and what is wrong with those that cannot be read.
+
+    Args:
+        data: whatever `acclimate.data.open_data` takes. Labels are not needed, so that class folders need
+            not be complete.
+        size: to which images are cropped; 0 leaves them, None takes what the network says that it was
+            trained on, or 224.
+        layout: a row of `acclimate.data.LAYOUTS`.
+        corruption: of ImageNet-C and CIFAR-C.
+        severity: of ImageNet-C and CIFAR-C.
+        split: of VisDA-C and of the hub.
+    """
+    found = find_layout(data) if layout == "auto" else layout
+    if found in ("imagenet", "class-folders"):
+        found = "unlabelled"
+    crop = trained_crop(model) if size is None else Crop(size) if size else None
+    images = open_data(
+        data, found, crop=crop, corruption=corruption, severity=severity, split=split, partial=True
+    )
+    return readable(images)
+
+
+def trained_crop(model: nn.Module) -> Crop:
+    """The crop that a network was evaluated with, as its weights say; otherwise ImageNet's."""
+    info = model_info(model)
+    if info is None or info.size is None:
+        return Crop()
+    return Crop(info.size, info.resize, info.interpolation or "bilinear")
 
 
 def adapt_images(
     model: nn.Module,
-    data: str | Path,
+    images: ImageSet,
     *,
     method: str = "slr",
     normalize: Normalization | None = None,
-    size: int | None = None,
     epochs: int = 5,
     batch_size: int = 64,
     classes: Sequence[str] | None = None,
@@ -75,39 +97,46 @@ def adapt_images(
     export: Path | None = None,
     predictions: Path | None = None,
     resume: bool = False,
-    force: bool = False,
     progress: bool | None = None,
 ) -> AdaptOutcome:
     """Adapt a network to unlabelled images, write what was asked for, and say what changed.
 
     Args:
-        data: a folder of images, or a `.npy` or `.npz` file of them.
+        images: what `open_images` gives.
         normalize: what the network's input is normalised with.
-        size: to which the images of a folder are cropped; 0 leaves them, None takes what the network says
-            that it was trained on, or 224.
         classes: names of the network's outputs, for the predictions.
         out: a file for the delta. It is also written after every epoch and when the work is interrupted.
         export: a file for the weights of the adapted network, in its stock form.
         predictions: a CSV file of the predictions before and after.
         resume: go on from ``out``, if it is there.
-        force: begin anew where ``out`` is there.
     """
     check_writable(out, export, predictions)
-    if out is not None and out.exists() and not (resume or force):
-        raise OptionError(f"{out} is there: --resume goes on from it, --force begins anew and replaces it")
-    adapter = _adapter(model, out if resume else None, method, normalize, setting, seed, device)
-    source = open_source(Path(data), trained_size(model) if size is None else size or None)
-    positions, _, failed = readable(source, workers=1)
-    images = ImageData(source, positions)
     if len(images) < 2:
-        raise InputError(f"adaptation needs at least 2 images, got {len(images)} in {data}")
+        raise InputError(f"adaptation needs at least 2 images, got {len(images)}")
+    options: dict[str, Any] = {"normalize": normalize, "classes": images.classes, "device": device}
+    adapter = Adapter(model, method, setting=setting, seed=seed, **options)
+    if resume and out is not None and out.exists():
+        adapter = _resumed(adapter, out, model, device)
     _check_names(classes, count_outputs(model))
-    before = Adapter(model, "source", normalize=normalize, device=device).predict(
-        images, batch_size=batch_size
-    )
-    _check_names(classes, before.shape[1])
+    before = Adapter(model, "source", **options).predict(images, batch_size=batch_size)
+    names = _output_names(classes, images.classes, before.shape[1])
     # what the weights say of themselves needs no probe
-    caution = None if model_info(model) else probe_normalization(model, _some(images), normalize).caution
+    caution = None if model_info(model) else probe_normalization(model, some_of(images), normalize).caution
+    _fit(adapter, images, epochs, batch_size, out, progress)
+    after = adapter.predict(images, batch_size=batch_size)
+    if export is not None:
+        state = {name: value.contiguous().clone() for name, value in adapter.export().state_dict().items()}
+        with whole_file(export) as part:
+            save_file(state, part)
+    if predictions is not None:
+        _write_predictions(predictions, images.names, names, before, after)
+    return _outcome(before, after, names, [] if caution is None else [caution])
+
+
+def _fit(
+    adapter: Adapter, images: ImageSet, epochs: int, batch_size: int, out: Path | None, progress: bool | None
+) -> None:
+    """Adapt, and keep what was reached after every epoch and whatever happens."""
 
     def keep(adapter: Adapter) -> None:
         if out is not None:
@@ -119,33 +148,12 @@ def adapt_images(
         keep(adapter)
         raise
     keep(adapter)
-    after = adapter.predict(images, batch_size=batch_size)
-    if export is not None:
-        with whole_file(export) as part:
-            save_file(
-                {name: x.contiguous().clone() for name, x in adapter.export().state_dict().items()}, part
-            )
-    names = list(classes or map(str, range(before.shape[1])))
-    if predictions is not None:
-        _write_predictions(predictions, images.names, names, before, after)
-    return _outcome(before, after, names, failed, [] if caution is None else [caution])
 
 
-def _adapter(
-    model: nn.Module,
-    saved: Path | None,
-    method: str,
-    normalize: Normalization | None,
-    setting: str,
-    seed: int,
-    device: str | None,
-) -> Adapter:
-    """A new one, or the one that was saved, if it is what would be made anew."""
-    adapter = Adapter(model, method, normalize=normalize, setting=setting, seed=seed, device=device)
-    if saved is None or not saved.exists():
-        return adapter
+def _resumed(new: Adapter, saved: Path, model: nn.Module, device: str | None) -> Adapter:
+    """The adapter that was saved, if it is what would be made anew."""
     found = Adapter.load(saved, model, device=device)
-    if found.method != adapter.method:
+    if found.method != new.method:
         raise OptionError(
             f"{saved} was adapted by another method ({found.method.name}, setting or hyperparameters): "
             "give the same command to go on, or --force to begin anew"
@@ -153,30 +161,25 @@ def _adapter(
     return found
 
 
+def _output_names(classes: Sequence[str] | None, kept: Sequence[int] | None, columns: int) -> list[str]:
+    """A name for each column of the logits, which may be some of the network's outputs only."""
+    outputs = list(range(columns)) if kept is None else list(kept)
+    _check_names(classes, columns if kept is None else None)
+    return [str(output) if classes is None else classes[output] for output in outputs]
+
+
 def _check_names(classes: Sequence[str] | None, outputs: int | None) -> None:
     if classes is not None and outputs is not None and len(classes) != outputs:
         raise InputError(f"expected a name for each of {outputs} outputs, got {len(classes)}")
 
 
-def _some(images: ImageData) -> Tensor:
-    """A few images from all over the data, of the size that most have."""
+def some_of(images: ImageSet) -> Tensor:
+    """A few images from all over the data."""
     step = max(1, len(images) // _PROBED)
-    found = [images[position] for position in range(0, len(images), step)][:_PROBED]
-    shapes = [tuple(image.shape) for image in found]
-    common = max(set(shapes), key=shapes.count)
-    return torch.stack([image for image, shape in zip(found, shapes, strict=True) if shape == common])
+    return images.batch(range(0, len(images), step)[:_PROBED])
 
 
-def some_images(data: str | Path, size: int) -> Tensor:
-    """A few images of a folder or an array, pixels in [0, 1]."""
-    source = open_source(Path(data), size)
-    positions, _, _ = readable(source, workers=1)
-    if not positions:
-        raise InputError(f"no image in {data} can be read")
-    return _some(ImageData(source, positions))
-
-
-def told(outcome: AdaptOutcome) -> str:
+def told(outcome: AdaptOutcome, failed: Mapping[str, str]) -> str:
     """The outcome for people."""
     share = 100 * outcome.changed / outcome.images
     before, after = outcome.histogram
@@ -188,11 +191,13 @@ def told(outcome: AdaptOutcome) -> str:
     common = sorted(after, key=lambda name: -after[name])[:10]
     lines += [f"  {name}: {before.get(name, 0)} before, {after[name]} after" for name in common]
     lines += [f"caution: {caution}" for caution in outcome.cautions]
-    lines += [f"left out: {reason}" for _, reason in sorted(outcome.failed.items())]
+    lines += [f"left out: {reason}" for _, reason in sorted(failed.items())]
     return "\n".join(lines)
 
 
-def _write_predictions(path: Path, files: list[str], names: list[str], before: Tensor, after: Tensor) -> None:
+def _write_predictions(
+    path: Path, files: Sequence[str], names: list[str], before: Tensor, after: Tensor
+) -> None:
     columns = ["file", "index", "class", "confidence", "source_class", "source_confidence"]
     (sure, top), (source_sure, source_top) = (logits.float().softmax(1).max(1) for logits in (after, before))
     with (
@@ -206,9 +211,7 @@ def _write_predictions(path: Path, files: list[str], names: list[str], before: T
             writer.writerow([name, i, *own, names[int(source_top[i])], f"{source_sure[i]:.6f}"])
 
 
-def _outcome(
-    before: Tensor, after: Tensor, names: list[str], failed: dict[str, str], cautions: Sequence[str] = ()
-) -> AdaptOutcome:
+def _outcome(before: Tensor, after: Tensor, names: list[str], cautions: Sequence[str] = ()) -> AdaptOutcome:
     tops = [logits.argmax(1) for logits in (before, after)]
     counts = [top.bincount(minlength=len(names)) for top in tops]
     shares = counts[1].double() / len(after)
@@ -228,5 +231,4 @@ def _outcome(
         confidence=(means[0], means[1]),
         histogram=(first, second),
         cautions=found,
-        failed=failed,
     )

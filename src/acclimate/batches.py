@@ -8,6 +8,7 @@ merged into the one before it. Whatever comes beside the images is ignored: labe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -56,6 +57,8 @@ class Batches:
             parts = [images_of(part) for part in data]
             self._batch_size = len(parts[0])
             self._from_parts(parts)
+        elif isinstance(data, Dataset) and callable(getattr(data, "batch", None)):
+            self._from_positions(data)
         elif _is_map_style(data):
             self._from_loader(DataLoader(data, batch_size))
         elif isinstance(data, DataLoader) and _can_be_reordered(data):
@@ -112,6 +115,11 @@ class Batches:
 
         self._fetch = lambda plan, _: (gather(positions) for positions in plan)
 
+    def _from_positions(self, data: Any) -> None:
+        """A data set that gives whole batches by position; the next one is read while this one is used."""
+        self.order = torch.arange(len(data))
+        self._fetch = lambda plan, _: _read_ahead(data.batch, plan)
+
     def _from_loader(self, loader: DataLoader[Any]) -> None:
         self._fetch = lambda plan, seed: map(images_of, _reordered(loader, plan, seed))
         if loader.batch_size is None:
@@ -157,6 +165,16 @@ def in_order(parts: Sequence[tuple[Tensor, Tensor | None]], order: Tensor | None
     if (where[order] < 0).any():
         order = index.sort().values  # a sampler drew other images this time: those, in the data set's order
     return rows[where[order]]
+
+
+def _read_ahead(batch: Callable[[list[int]], Tensor], plan: Plan) -> Iterator[Tensor]:
+    with ThreadPoolExecutor(1, thread_name_prefix="acclimate-read") as reader:
+        waiting = [reader.submit(batch, plan[0])] if plan else []
+        for positions in [*plan[1:], None]:
+            images = waiting.pop().result()
+            if positions is not None:
+                waiting.append(reader.submit(batch, positions))
+            yield images
 
 
 def _merged(plan: Plan) -> Plan:

@@ -7,6 +7,7 @@ weight that will not change, and it always explains what it did.
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +127,17 @@ def model_info(model: nn.Module) -> ModelInfo | None:
     if not isinstance(config, Mapping) or "mean" not in config or "std" not in config:
         return None
     size = config["input_size"][-1] if "input_size" in config else None
-    return ModelInfo(tuple(config["mean"]), tuple(config["std"]), size, origin="its pretrained_cfg")
+    resize = config.get("resize")
+    if resize is None and size is not None and config.get("crop_pct"):
+        resize = math.floor(size / config["crop_pct"])  # as timm does
+    return ModelInfo(
+        tuple(config["mean"]),
+        tuple(config["std"]),
+        size,
+        resize,
+        config.get("interpolation"),
+        origin="its pretrained_cfg",
+    )
 
 
 def trained_size(model: nn.Module) -> int:

@@ -28,6 +28,9 @@ class ModelInfo:
     std: tuple[float, ...] | None = None
     size: int | None = None
     """Side of the images in pixels."""
+    resize: int | None = None
+    """Shorter side before the crop."""
+    interpolation: str | None = None
     origin: str = "the weights' metadata"
 
 

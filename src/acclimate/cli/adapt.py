@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
-from acclimate.adapting import adapt_images, told
+from acclimate.adapting import adapt_images, open_images, told
 from acclimate.cli.options import Debug, Device, Force, Json, Method, Model, Normalize, Seed, Weights
 from acclimate.cli.terminal import DONE, IN_PART, errors_as_messages, lines_of
+from acclimate.errors import OptionError
+from acclimate.files import check_writable
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
 
@@ -21,7 +23,8 @@ __all__ = ["adapt"]
 def adapt(
     model: Model,
     data: Annotated[
-        Path, typer.Option(metavar="SRC", help="A folder of images, or a .npy or .npz file of them.")
+        str,
+        typer.Option(metavar="SRC", help="A folder, array or address of images: `acclimate list layouts`."),
     ],
     weights: Weights = None,
     normalize: Normalize = None,
@@ -37,6 +40,17 @@ def adapt(
             help="Crop a folder's images to this; by default what the weights say, or 224; 0: do not.",
             show_default=False,
         ),
+    ] = None,
+    layout: Annotated[str, typer.Option(metavar="NAME", help="Of `acclimate list layouts`.")] = "auto",
+    corruption: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of ImageNet-C or CIFAR-C data.", show_default=False)
+    ] = None,
+    severity: Annotated[
+        int | None, typer.Option(min=1, max=5, help="Of ImageNet-C or CIFAR-C data.", show_default=False)
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of VisDA-C or a data set of the hub.", show_default=False),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times to go through the images.")] = 5,
     batch_size: Annotated[int, typer.Option(min=2, help="Images in a batch.")] = 64,
@@ -63,13 +77,26 @@ def adapt(
     """Adapt a network to a folder of unlabelled images, and say what changed."""
     kept = f": what was adapted is in {out}, and the same command with --resume goes on"
     with errors_as_messages(debug, kept):
+        check_writable(out, export, predictions)
+        if out.exists() and not (resume or force):
+            raise OptionError(
+                f"{out} is there: --resume goes on from it, --force begins anew and replaces it"
+            )
         network = load_model(model, weights)
-        outcome = adapt_images(
+        images, failed = open_images(
             network,
             data,
+            size=size,
+            layout=layout,
+            corruption=corruption,
+            severity=severity,
+            split=split,
+        )
+        outcome = adapt_images(
+            network,
+            images,
             method=f"{method}+it" if input_transform and "+it" not in method else method,
             normalize=normalization_of(network, normalize),
-            size=size,
             epochs=epochs,
             batch_size=batch_size,
             classes=None if classes is None else lines_of(classes),
@@ -80,10 +107,9 @@ def adapt(
             export=export,
             predictions=predictions,
             resume=resume,
-            force=force,
         )
     if as_json:
-        print(json.dumps(dataclasses.asdict(outcome)))
+        print(json.dumps({**dataclasses.asdict(outcome), "failed": failed}))
     else:
-        print(told(outcome))
-    raise typer.Exit(IN_PART if outcome.failed else DONE)
+        print(told(outcome, failed))
+    raise typer.Exit(IN_PART if failed else DONE)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from acclimate.adapting import some_images
+from acclimate.adapting import open_images, some_of
 from acclimate.cli.options import Debug, Device, Json, Method, Model, Normalize, Weights
 from acclimate.cli.terminal import errors_as_messages
 from acclimate.doctor import diagnose, diagnosis_tree
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
-from acclimate.prepare import trained_size
 
 __all__ = ["doctor"]
 
@@ -25,7 +23,7 @@ def doctor(
     model: Model,
     weights: Weights = None,
     data: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="SRC", help="Images, to see whether they fit the network.", show_default=False),
     ] = None,
     normalize: Normalize = None,
@@ -45,12 +43,13 @@ def doctor(
     """Look a network over: what adapts, what is frozen, whether the input fits, what a step costs."""
     with errors_as_messages(debug):
         network = load_model(model, weights)
+        images = None if data is None else some_of(open_images(network, data, size=size)[0])
         diagnosis = diagnose(
             network,
             method,
             size=size,
             normalize=None if normalize is None else normalization_of(network, normalize),
-            images=None if data is None else some_images(data, size or trained_size(network)),
+            images=images,
             device=device,
         )
     if as_json:

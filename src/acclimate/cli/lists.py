@@ -11,6 +11,7 @@ import typer
 from acclimate.cli.options import Debug, Json
 from acclimate.cli.terminal import errors_as_messages
 from acclimate.corruptions import CORRUPTIONS
+from acclimate.data import LAYOUTS
 from acclimate.errors import OptionError, unknown
 from acclimate.methods import METHODS, SETTINGS
 from acclimate.models.load import model_names
@@ -33,11 +34,16 @@ def _presets() -> dict[str, str]:
     return {name: f"hyperparameters: {row.summary}" for name, row in SETTINGS.items()}
 
 
+def _layouts() -> dict[str, str]:
+    return {name: row.summary for name, row in LAYOUTS.items()}
+
+
 LISTS: Mapping[str, Callable[[], dict[str, str]]] = {
     "methods": _methods,
     "models": model_names,
     "corruptions": _corruptions,
     "presets": _presets,
+    "layouts": _layouts,
 }
 
 
@@ -49,7 +55,7 @@ def list_(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List methods (to which +it, +shot and -div can be added), models, corruptions or presets."""
+    """List methods (to which +it, +shot and -div can be added), models, corruptions, presets or layouts."""
     with errors_as_messages(debug):
         if what not in LISTS:
             raise OptionError(unknown("list", what, LISTS))

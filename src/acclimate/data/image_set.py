@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from acclimate.data.pictures import Bytes
 from acclimate.errors import InputError
 
-__all__ = ["ImageSet"]
+__all__ = ["ImageSet", "readable"]
 
 _LOOKED_AT = 16  # images whose pixels are part of the fingerprint
 
@@ -87,6 +87,27 @@ class ImageSet(Dataset[Tensor]):
         for position in range(0, len(self), max(1, len(self) // _LOOKED_AT)):
             digest.update(np.ascontiguousarray(self.read(position)).tobytes())
         return digest.hexdigest()[:16]
+
+
+def readable(images: ImageSet) -> tuple[ImageSet, dict[str, str]]:
+    """The images that can be read, and what is wrong with the others."""
+    failed: dict[int, str] = {}
+
+    def look(position: int) -> None:
+        try:
+            images.read(position)
+        except InputError as error:
+            failed[position] = str(error)
+
+    list(_threads().map(look, range(len(images))))
+    if len(failed) == len(images):
+        raise InputError(f"none of {len(images)} images can be read: {next(iter(failed.values()))}")
+    if not failed:
+        return images, {}
+    kept = [position for position in range(len(images)) if position not in failed]
+    return images.subset(kept), {
+        images.names[position]: reason for position, reason in sorted(failed.items())
+    }
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def bundled_model() -> SmallResNet:
         safe_open(path, framework="pt") as file,
     ):
         model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - not a dict
-    model.pretrained_cfg = {"mean": MEAN, "std": STD, "input_size": (3, 32, 32)}
+    model.pretrained_cfg = {"mean": MEAN, "std": STD, "input_size": (3, 32, 32), "resize": 32}
     return model.eval()
 
 

@@ -5,6 +5,8 @@ The names of its layers are those of the widespread CIFAR-10 checkpoints, which 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -38,7 +40,7 @@ class SmallResNet(nn.Module):
     torch.Size([4, 10])
     """
 
-    pretrained_cfg: dict[str, tuple[float, ...]]
+    pretrained_cfg: dict[str, Any]
     """What weights say of the input they were trained on, where there are some, as timm's networks do."""
 
     def __init__(self, blocks: int, num_classes: int = 10) -> None:

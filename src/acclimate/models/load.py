@@ -87,6 +87,8 @@ def _published(name: str, *, pretrained: bool) -> nn.Module:
                 "mean": preset.mean,
                 "std": preset.std,
                 "input_size": (3, *(preset.crop_size * 2)[:2]),
+                "resize": preset.resize_size[0],
+                "interpolation": preset.interpolation.value,
             }
         else:
             model = timm.create_model(name, pretrained=pretrained)
