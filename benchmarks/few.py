@@ -174,7 +174,8 @@ def clean() -> None:
 def report(networks: Iterable[str] = NETWORKS) -> None:
     """Images that the search has not seen; TENT and TENT+ as in the paper, and as the search left them."""
     for network in networks:
-        cells = [Cell(network, c, seed, 1000, 2000) for c in NAMES for seed in SEEDS]
+        seeds = SEEDS if network == "bundled" else SEEDS[:1]  # the other takes its time
+        cells = [Cell(network, c, seed, 1000, 2000) for c in NAMES for seed in seeds]
         record = Record(f"few_test_{network}", cells, 2, setting="few")
         for method in METHODS:
             record.score(method)

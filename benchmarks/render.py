@@ -130,9 +130,9 @@ def searched_all(record: dict[str, Any]) -> str:
 
 FEW_TEST = (
     'Accuracy in % with `setting="few"` as it was frozen after the search below, on images that the search '
-    "has not seen: mean over three seeds, and in the last row its standard deviation over them. TENT and "
-    "TENT+ twice: as in the paper, and with the optimiser and learning rate that the same search found best "
-    "for them."
+    "has not seen: mean over seeds, and in the last row its standard deviation over them, where there is more "
+    "than one. TENT and TENT+ twice: as in the paper, and with the optimiser and learning rate that the same "
+    "search found best for them."
 )
 SECTIONS = {
     "few_test_bundled": ("The bundled network, fifteen test corruptions", FEW_TEST, tested),
