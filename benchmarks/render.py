@@ -130,7 +130,7 @@ def searched_all(record: dict[str, Any]) -> str:
 
 FEW_TEST = (
     'Accuracy in % with `setting="few"` as it was frozen after the search below, on images that the search '
-    "has not seen: mean over seeds, and in the last row its standard deviation over them, where there is more "
+    "has not seen: mean over seeds, and in the last row its standard deviation over them, if there are more "
     "than one. TENT and TENT+ twice: as in the paper, and with the optimiser and learning rate that the same "
     "search found best for them."
 )

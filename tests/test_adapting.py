@@ -15,15 +15,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from acclimate import Adapter, corrupt
-from acclimate.adapting import _outcome, adapt_images, open_images
+from acclimate.adapting import adapt_images, open_images
 from acclimate.cli import app
 from acclimate.demo.bundle import CLASSES, MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import InputError
 from acclimate.normalization import NORMALIZATIONS
+from acclimate.outcome import outcome_of
 
 IMAGES = 192
 
@@ -121,6 +122,7 @@ def test_interrupted_and_resumed_it_ends_where_it_would_have(folder: Path, tmp_p
         (["--model", "demo", "--setting", "fewer"], "did you mean 'few'"),
         (["--model", "demo", "--device", "nowhere"], "device 'nowhere' cannot be used"),
         (["--model", "demo", "--export", "."], "is a folder: expected the name of a file"),
+        (["--model", "demo", "--layout", "folders"], "did you mean 'class-folders'"),
         (
             ["--model", "demo", "--normalize", "0.5,0.5,0.5/0.5,0.5,0.5"],
             "a wrong normalisation silently costs",
@@ -157,19 +159,114 @@ def test_bad_data_and_outputs(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()  # told before any work
 
 
-def test_what_was_adapted_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "a.safetensors"
+def test_what_is_there_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> None:
+    out, weights = tmp_path / "a.safetensors", tmp_path / "w.safetensors"
+    save_file(bundled_model().state_dict(), weights)
     command = ("adapt", "--model", "demo", "--epochs", 1, "--data", folder, "--out", out)
+
+    def refused(*more: object) -> str:
+        kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        code, said = run(*command, *more)
+        assert code == 2
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == kept
+        return " ".join(said.split())
+
+    assert "must be different files" in refused("--predictions", out)
+    assert "would replace what is read" in refused("--weights", weights, "--export", weights)
+    assert "w.safetensors is there: --force replaces it" in refused("--export", weights)
     assert run(*command)[0] == 1  # with the broken image left out
-    kept = out.read_bytes()
-    code, said = run(*command)
-    assert (code, out.read_bytes()) == (2, kept)
-    assert "--resume goes on from it, --force begins anew" in said.replace("\n", " ")
-    code, said = run(*command, "--resume", "--method", "tent")
-    assert (code, out.read_bytes()) == (2, kept)
-    assert "was adapted by another method (slr" in said.replace("\n", " ")
+    assert "--resume goes on from it, --force replaces it" in refused()
+    assert "other method, setting or hyperparameters (slr)" in refused("--resume", "--method", "tent")
+    assert "other normalisation, classes or seed" in refused("--resume", "--seed", 9)
+    assert "with other images" in refused("--resume", "--size", 16)
     assert run(*command, "--force", "--method", "tent")[0] == 1
     assert Adapter.load(out, bundled_model()).method.name == "tent"
+
+
+def test_a_finished_run_that_is_resumed_only_predicts(folder: Path, tmp_path: Path) -> None:
+    command = (
+        "adapt",
+        "--model",
+        "demo",
+        "--epochs",
+        1,
+        "--data",
+        folder,
+        "--out",
+        tmp_path / "a.safetensors",
+    )
+    run(*command, "--predictions", tmp_path / "p.csv")
+    kept = (tmp_path / "a.safetensors").read_bytes()
+    code, said = run(*command, "--predictions", tmp_path / "q.csv", "--resume")
+    assert code == 1
+    assert "this fit was complete" in said
+    assert (tmp_path / "a.safetensors").read_bytes() == kept
+    assert (tmp_path / "p.csv").read_text() == (tmp_path / "q.csv").read_text()
+
+
+def test_names_of_outputs(folder: Path, tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    command = ("adapt", "--model", "demo", "--epochs", 1, "--data", folder, "--out", tmp_path / "a")
+    names.write_text("\n".join(["cat"] * 10))
+    code, said = run(*command, "--classes", names)
+    assert (code, "names 'cat' more than once" in said) == (2, True)
+    names.write_text("\ufeff" + "\n".join(CLASSES))
+    assert run(*command, "--classes", names, "--predictions", tmp_path / "p.csv")[0] == 1
+    assert "\ufeff" not in (tmp_path / "p.csv").read_text()
+
+
+def test_an_export_that_is_not_stock_says_so(folder: Path, tmp_path: Path) -> None:
+    code, said = run(
+        "adapt", *OPTIONS[:-1], 1, "--data", folder, "--out", tmp_path / "a",
+        "--export", tmp_path / "e.safetensors", "--input-transform",
+    )  # fmt: skip
+    assert code == 1
+    assert "e.safetensors does not load into the stock class" in said.replace("\n", " ")
+
+
+def test_only_json_goes_to_the_standard_output(tmp_path: Path) -> None:
+    pixels = (bundled_images()[0][:64, :1] * 255).round().to(torch.uint8)[:, 0].numpy()
+    np.save(tmp_path / "labels.npy", np.zeros(3, dtype=np.int64))  # of something else: nobody asks for labels
+    np.save(tmp_path / "x.npy", np.repeat(pixels[..., None], 3, axis=3))
+    command = [sys.executable, "-m", "acclimate", "adapt", "--model", "demo", "--epochs", "1", "--json"]
+    done = subprocess.run(
+        [*command, "--data", str(tmp_path / "x.npy"), "--out", str(tmp_path / "a")],
+        capture_output=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    assert (found["images"], found["method"], found["failed"]) == (64, "slr", {})
+
+
+def test_images_that_the_network_cannot_take(tmp_path: Path) -> None:
+    np.save(tmp_path / "grey.npy", np.zeros((8, 32, 32, 1), dtype=np.uint8))
+    for command in ("adapt", "doctor"):
+        code, said = run(command, "--model", "demo", "--data", tmp_path / "grey.npy")
+        assert code == 2
+        assert "cannot take images of the shape (1, 32, 32)" in said.replace("\n", " ")
+
+
+def test_weights_of_ones_own_may_be_normalised_otherwise(folder: Path, tmp_path: Path) -> None:
+    """The metadata are those of the published weights: they do not forbid, and the probe looks."""
+    state = bundled_model().state_dict()
+    state["conv1.weight"] = state["conv1.weight"] / (255 * STD[0])  # these expect bytes
+    save_file(state, tmp_path / "w.safetensors")
+    command = (
+        "adapt",
+        "--model",
+        "demo",
+        "--weights",
+        tmp_path / "w.safetensors",
+        "--data",
+        folder,
+        "--method",
+        "bn",
+    )
+    said = run(*command, "--out", tmp_path / "a")[1].replace("\n", " ")
+    assert "seems to expect the normalisation 'bytes'" in said
+    code, said = run(*command, "--out", tmp_path / "b", "--normalize", "bytes")
+    assert code == 1
+    assert "seems to expect" not in said
 
 
 def test_a_wrong_normalisation_is_told_where_the_weights_are_silent(folder: Path) -> None:
@@ -188,7 +285,9 @@ def test_a_collapse_is_told() -> None:
     before = torch.eye(10).repeat(10, 1)
     after = torch.zeros(100, 10)
     after[:, 3] = 5
-    outcome = _outcome(before, after, [str(i) for i in range(10)])
+    outcome = outcome_of(before, after, [str(i) for i in range(10)])
     assert outcome.changed == 90
     assert "may be a collapse" in outcome.cautions[0]
-    assert _outcome(before, before, [str(i) for i in range(10)]).cautions == []
+    assert outcome_of(before, before, [str(i) for i in range(10)]).cautions == []
+    # images of one class are no collapse
+    assert outcome_of(after, after, [str(i) for i in range(10)]).cautions == []

@@ -52,19 +52,22 @@ def test_the_demo_takes_other_corruptions_and_refuses_unknown_ones(tmp_path: Pat
     result = CliRunner().invoke(app, ["demo", "--corruption", "snoww", "--out", str(tmp_path / "a.png")])
     assert result.exit_code == 2
     assert "did you mean 'snow'" in result.output
+    result = CliRunner().invoke(app, ["demo", "--corruption", ",", "--out", str(tmp_path / "a.png")])
+    assert result.exit_code == 2
 
 
 def test_the_table_shows_what_is_known_and_a_loss_as_a_loss() -> None:
     nothing = (torch.zeros(1),) * 3
     cells = [Cell("source", "fog", (50.0,), (1,), 1.0, nothing)]
     cells += [Cell("bn", "fog", (44.0,), (1,), 1.0, nothing)]
-    console = Console(width=100, file=io.StringIO())
+    console = Console(width=80, file=io.StringIO(), markup=False)
     cells += [Cell(method, "fog", (50.0, 44.0), (1,), 1.0, nothing) for method in METHODS[2:]]
     console.print(demo_table(cells[:3], ["fog", "snow"]))
     assert "…" in console.file.getvalue()
     assert "gain" not in console.file.getvalue()
     console.print(demo_table(cells, ["fog"]))
     assert "-6.0" in console.file.getvalue()
+    assert "bold" not in console.file.getvalue()
 
 
 def test_the_exported_network_is_as_accurate_as_the_adapter() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 from typer.testing import CliRunner
 
 from acclimate.cli import app
 from acclimate.demo.bundle import bundled_images, bundled_model
 from acclimate.doctor import diagnose
-from acclimate.errors import AcclimateWarning
 from acclimate.models.vision import import_torchvision
 from acclimate.normalization import NORMALIZATIONS
 from networks import resnet
@@ -34,6 +34,24 @@ def test_memory_kept_grows_with_the_pixels() -> None:
     assert large == pytest.approx(4 * small, rel=0.05)
 
 
+def test_weights_are_not_counted_as_activations() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 512), nn.LayerNorm(512), nn.Linear(512, 512))
+    found = diagnose(model, size=8)
+    assert found.saved_mib < 0.05  # some vectors of 512; a quarter of a matrix of 512 by 512 is 0.25
+
+
+def test_what_was_added_is_shown() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    )
+    plain = diagnose(model, size=16)
+    assert [(layer.kind, layer.parameters) for layer in plain.layers] == [("added affine", 16)]
+    assert plain.adapting == 16
+    transforming = diagnose(bundled_model(), "slr+it")
+    assert transforming.layers[-1].kind == "input transformation"
+    assert transforming.adapting == sum(layer.parameters for layer in transforming.layers if layer.adapts)
+
+
 def test_nothing_is_kept_where_nothing_is_trained() -> None:
     found = diagnose(bundled_model(), "bn", size=32)
     assert found.saved_mib == 0
@@ -47,8 +65,7 @@ def test_whether_the_input_fits() -> None:
     assert "images of 32 fit" in fits.fits[1]
     assert fits.probe is not None
     assert fits.probe.best == "given"
-    with pytest.warns(AcclimateWarning, match="a wrong normalisation"):
-        unfit = diagnose(bundled_model(), size=64, normalize=NORMALIZATIONS["half"])
+    unfit = diagnose(bundled_model(), size=64, normalize=NORMALIZATIONS["half"])
     assert "a wrong normalisation silently costs accuracy" in unfit.fits[0]
     assert "images of 64 do not fit: images of 32 pixels are expected" in unfit.fits[1]
     silent = diagnose(resnet(), size=32)

@@ -30,6 +30,18 @@ def test_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
+def test_links_are_followed_and_pipes_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
+    with whole_file(tmp_path / "link.txt") as part:
+        part.write_text("new")
+    assert (tmp_path / "link.txt").is_symlink()
+    assert (tmp_path / "real.txt").read_text() == "new"
+    with whole_file(Path("/dev/null")) as part:
+        part.write_text("gone")
+    assert not Path("/dev/null").is_file()
+
+
 def test_a_full_disk_is_one_sentence() -> None:
     def fail() -> None:
         with whole_file(Path("/dev/nowhere/a.txt")) as part:

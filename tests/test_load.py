@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import urllib.error
 from pathlib import Path
 
@@ -111,3 +112,25 @@ def test_unknown_names_and_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         ModelError, match=r"cannot be had .*: fetch https://.*resnet18.* and give the file as weights"
     ):
         load_model("resnet18")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def net(): raise OSError('no weights')", "cannot be called without arguments: OSError: no weights"),
+        ("def net(x): pass", "cannot be called without arguments: TypeError"),
+        ("net = 3", "cannot be called without arguments: TypeError"),
+        ("def net(:", "cannot import broken_factory: SyntaxError"),
+        ("1 / 0", "cannot import broken_factory: ZeroDivisionError"),
+    ],
+)
+def test_factories_that_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, message: str
+) -> None:
+    (tmp_path / "broken_factory.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_factory", raising=False)
+    with pytest.raises(ModelError, match=message):
+        load_model("broken_factory:net")
+    with pytest.raises(ModelError, match="cannot import"):
+        load_model(":net")

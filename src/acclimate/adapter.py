@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -21,7 +21,7 @@ from acclimate.fitting import Fit, begin, run
 from acclimate.interrupts import uninterrupted
 from acclimate.methods import Method, chosen_setting, parse_method
 from acclimate.objectives import External
-from acclimate.options import make_options
+from acclimate.options import Options, make_options
 from acclimate.prepare import checked_model, count_outputs
 from acclimate.types import AdaptationResult, Batch, History
 
@@ -120,6 +120,11 @@ class Adapter:
     def adapting(self) -> tuple[str, ...]:
         """Names of all that adapts: parameters of the model and of the input transformation, statistics."""
         return tuple(self._engine.changing())
+
+    @property
+    def options(self) -> Options:
+        """How it was asked to adapt, besides the method."""
+        return self._options
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -260,12 +265,16 @@ class Adapter:
         with torch.inference_mode(False):
             return export_module(self._engine.network, self._engine.prepared)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a delta: what adapted, and what is needed to go on. The source model is not in it."""
+    def save(self, path: str | os.PathLike[str], *, about: Mapping[str, str] | None = None) -> None:
+        """Write a delta: what adapted, and what is needed to go on. The source model is not in it.
+
+        ``about`` is kept beside it for whoever reads the file.
+        """
         document = {
             "method": dataclasses.asdict(self.method),
             "options": dataclasses.asdict(self._options),
             "external": self._external is not None,
+            "about": dict(about or {}),
             "source": self._engine.source_digests(),
             "calls": self._calls,
             "fit": None if self._fit is None else dataclasses.asdict(self._fit),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from rich.tree import Tree
@@ -13,7 +15,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from acclimate.adapter import Adapter
-from acclimate.normalization import Normalization, Probe, probe_normalization
+from acclimate.errors import AcclimateWarning, InputError
+from acclimate.normalization import Normalization, Probe, fitted, probe_normalization
 from acclimate.norms import find_norms
 from acclimate.prepare import count_outputs, model_info, normalization_mismatch, trained_size
 from acclimate.types import ModelInfo
@@ -65,7 +68,6 @@ def diagnose(
     method: str = "slr",
     *,
     size: int | None = None,
-    channels: int = 3,
     normalize: Normalization | None = None,
     images: Tensor | None = None,
     device: str | None = None,
@@ -78,36 +80,36 @@ def diagnose(
         images: some of the user's, pixels in [0, 1], to see whether they fit.
     """
     info = model_info(model)
-    if images is not None:
-        channels, size = images.shape[1], max(images.shape[2:])
     size = size or trained_size(model)
-    adapter = Adapter(model, method, normalize=normalize, device=device)
-    trial = torch.rand(_BATCH, channels, size, size)
+    in_use = _in_use(info, normalize)
+    shape = (3 if in_use is None else len(in_use[0]), size, size) if images is None else images.shape[1:]
+    in_use = fitted(in_use, shape[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AcclimateWarning)  # the notes have them
+        adapter = Adapter(model, method, normalize=in_use, device=device)
+    trial = torch.rand(_BATCH, *shape)
     with FlopCounterMode(display=False) as forward:
-        adapter.predict(trial)
-    saved = _SavedBytes()
+        _predict(adapter, trial)
+    saved = _SavedBytes(adapter)
     with FlopCounterMode(display=False) as step, saved_tensors_hooks(saved.pack, saved.unpack):
         adapter(trial)
-    moving = {name.removeprefix("model.") for name in adapter.adapting}
-    parameters = dict(model.named_parameters())
-    norms = find_norms(model)
-    layers = [_layer(name, norm, moving) for name, norm in norms.items() if list(norm.parameters(False))]
+    layers = _layers(model, adapter._engine.parameters)
     per_image = saved.total / _BATCH
     return Diagnosis(
         network=type(model).__name__,
-        parameters=sum(p.numel() for p in parameters.values()),
-        adapting=sum(p.numel() for name, p in parameters.items() if name in moving),
+        parameters=sum(p.numel() for p in model.parameters()),
+        adapting=sum(p.numel() for p in adapter._engine.parameters.values()),
         outputs=count_outputs(model),
         setting=adapter.setting,
         layers=tuple(layers),
         notes=adapter.notes,
         info=info,
-        size=size,
-        fits=tuple(_fits(info, size, normalize)),
-        probe=None if images is None else probe_normalization(model, images, _in_use(info, normalize)),
+        size=shape[-1],
+        fits=tuple(_fits(info, max(shape[1:]), normalize)),
+        probe=None if images is None else probe_normalization(model, images, in_use),
         flops_ratio=step.get_total_flops() / max(1, forward.get_total_flops()),
         saved_mib=per_image / 2**20,
-        largest_batch=_largest_batch(per_image),
+        largest_batch=_largest_batch(per_image, adapter._engine.device),
     )
 
 
@@ -120,7 +122,8 @@ def _in_use(info: ModelInfo | None, normalize: Normalization | None) -> Normaliz
 def _fits(info: ModelInfo | None, size: int, normalize: Normalization | None) -> Iterator[str]:
     """Whether the input is what the weights were trained on, one sentence for each thing they say of it."""
     if info is None:
-        yield "the weights do not say what their input was: give the normalisation, and check the size"
+        given = "" if normalize is not None else "give the normalisation, and "
+        yield f"the weights do not say what their input was: {given}check the size"
         return
     said = f"{info.origin} says: mean {info.mean}, std {info.std}"
     mismatch = None if normalize is None else normalization_mismatch(info, *normalize)
@@ -130,22 +133,36 @@ def _fits(info: ModelInfo | None, size: int, normalize: Normalization | None) ->
         yield f"{info.origin} says: {info.size} pixels; images of {size} {fit}"
 
 
-def _layer(name: str, module: nn.Module, moving: set[str]) -> Layer:
-    own = [f"{name}.{key}" for key, _ in module.named_parameters(recurse=False)]
-    count = sum(p.numel() for p in module.parameters(recurse=False))
-    return Layer(name, type(module).__name__, count, bool(moving & set(own)))
+def _layers(model: nn.Module, moving: Mapping[str, nn.Parameter]) -> list[Layer]:
+    """The network's own norms, then what was added to it."""
+    found = []
+    added = {name.removeprefix("model."): parameter.numel() for name, parameter in moving.items()}
+    for name, norm in find_norms(model).items():
+        own = {f"{name}.{key}": p.numel() for key, p in norm.named_parameters(recurse=False)}
+        if own:
+            adapts = bool(own.keys() & added.keys())
+            found.append(Layer(name, type(norm).__name__, sum(own.values()), adapts))
+            added = {key: count for key, count in added.items() if key not in own}
+    parents: dict[str, int] = {}
+    for name, count in added.items():
+        owner = "transform" if name.startswith("transform.") else name.rpartition(".")[0]
+        parents[owner] = parents.get(owner, 0) + count
+    kinds = {"transform": "input transformation"}
+    return found + [Layer(name, kinds.get(name, "added affine"), n, True) for name, n in parents.items()]
 
 
 class _SavedBytes:
-    """Counts what autograd keeps, each piece of memory once, parameters not at all."""
+    """Counts what autograd keeps, each piece of memory once, what belongs to the network not at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, adapter: Adapter) -> None:
         self.total = 0
-        self._seen: set[int] = set()
+        network = adapter._engine.network
+        held = (*network.parameters(), *network.buffers())
+        self._seen = {tensor.untyped_storage().data_ptr() for tensor in held}
 
     def pack(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if not isinstance(tensor, nn.Parameter) and storage.data_ptr() not in self._seen:
+        if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.total += storage.nbytes()
         return tensor
@@ -172,6 +189,8 @@ def diagnosis_tree(diagnosis: Diagnosis) -> Tree:
         fits.add(sentence)
     if d.probe is not None:
         fits.add(_probed(d.probe))
+        if d.probe.caution is not None:
+            fits.add(f"caution: {d.probe.caution}")
     cost = tree.add("cost")
     cost.add(f"a step takes {d.flops_ratio:.2f} times the operations of a forward pass")
     cost.add(f"{d.saved_mib:.1f} MiB are kept for each image until the backward pass")
@@ -194,9 +213,35 @@ def _told(layers: Sequence[Layer]) -> str:
     return f"{len(layers)} × {kinds}, {values:,} values, {state}"
 
 
-def _largest_batch(per_image: float) -> int | None:
-    if not hasattr(os, "sysconf") or "SC_AVPHYS_PAGES" not in os.sysconf_names or per_image == 0:
+def _predict(adapter: Adapter, images: Tensor) -> None:
+    try:
+        adapter.predict(images)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        shape = tuple(images.shape[1:])
+        raise InputError(
+            f"the network cannot take images of the shape {shape} (channels, height, width): {reason}; "
+            "--size sets their side"
+        ) from error
+
+
+def _largest_batch(per_image: float, device: torch.device) -> int | None:
+    free = _free_memory(device)
+    if free is None or per_image == 0:
         return None
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     # as much again passes by while gradients are computed
     return max(1, int(free / (2 * per_image)))
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Bytes that are free on a device; for the processor's memory, at most what the container may use."""
+    if device.type == "cuda":  # pragma: no cover - needs a GPU
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu" or not hasattr(os, "sysconf") or "SC_AVPHYS_PAGES" not in os.sysconf_names:
+        return None
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current")]
+    values = [path.read_text().strip() if path.exists() else "" for path in limits]
+    if all(value.isdigit() for value in values):
+        free = min(free, int(values[0]) - int(values[1]))
+    return max(0, free)

@@ -32,6 +32,10 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     The name keeps the suffix, by which some writers choose the format.
     """
+    if path.exists() and not path.is_file():  # a pipe, a terminal: nothing to replace
+        yield path
+        return
+    path = path.resolve()  # what a link leads to is replaced, not the link
     part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         yield part

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from acclimate.errors import AcclimateWarning, InputError, ModelError, OptionError, unknown
 from acclimate.input_transform import InputTransformation
 
-__all__ = ["Network", "Normalization", "classifier_name"]
+__all__ = ["Network", "Normalization", "classifier_name", "logits_of"]
 
 
 class Normalization(nn.Module):
@@ -72,7 +72,7 @@ class Network(nn.Module):
             images = self.transform(images)
         if self.normalization is not None:
             images = self.normalization(images)
-        logits = _logits_of(self.model(images))
+        logits = logits_of(self.model(images))
         self._outputs = logits.shape[1]
         if self.classes is None:
             return logits
@@ -129,7 +129,7 @@ def classifier_name(model: nn.Module, outputs: int | None) -> str:
     )
 
 
-def _logits_of(output: object) -> Tensor:
+def logits_of(output: object) -> Tensor:
     """The logits in what a network returns: a tensor, a tuple, a dict or an object with ``logits``."""
     if isinstance(output, Mapping) and "logits" in output:
         output = output["logits"]

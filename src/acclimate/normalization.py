@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import OptionError, listed
+from acclimate.network import logits_of
 from acclimate.norms import find_norms
 from acclimate.prepare import model_info, normalization_mismatch
 
-__all__ = ["NORMALIZATIONS", "Normalization", "Probe", "normalization_of", "probe_normalization"]
+__all__ = ["NORMALIZATIONS", "Normalization", "Probe", "fitted", "normalization_of", "probe_normalization"]
 
 Normalization = tuple[Sequence[float], Sequence[float]]
 
@@ -88,9 +89,22 @@ def normalization_of(model: nn.Module, given: str | None) -> Normalization:
             )
         return info.mean, info.std
     mean, std = NORMALIZATIONS[given] if given in NORMALIZATIONS else _parsed(given)
-    if (mismatch := normalization_mismatch(info, mean, std)) is not None:
+    mismatch = normalization_mismatch(info, mean, std)
+    if mismatch is not None and info is not None and not info.assumed:
         raise OptionError(mismatch)
     return mean, std
+
+
+def fitted(normalization: Normalization | None, channels: int) -> Normalization | None:
+    """A normalisation for grey images, where it is given alike for three channels.
+
+    >>> fitted(NORMALIZATIONS["half"], 1)
+    ((0.5,), (0.5,))
+    """
+    if normalization is None or channels != 1 or any(len(set(part)) > 1 for part in normalization):
+        return normalization
+    mean, std = normalization
+    return mean[:1], std[:1]
 
 
 def _parsed(given: str) -> Normalization:
@@ -144,7 +158,7 @@ def _fit(model: nn.Module, images: Tensor, normalization: Normalization) -> tupl
     reached: list[tuple[nn.Module, Tensor]] = []
     for part in torch.split(pixels, _BATCH):
         with torch.no_grad(), _stopped_at_first_norm(model, reached), suppress(_Seen):
-            logits.append(model(part).float())
+            logits.append(logits_of(model(part)).float())
     if not reached:
         return "confidence", torch.cat(logits).softmax(1).amax(1).mean().item()
     values = torch.cat([x.transpose(0, 1).flatten(1) for _, x in reached], dim=1).double()

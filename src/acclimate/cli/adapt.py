@@ -9,13 +9,14 @@ from typing import Annotated
 
 import typer
 
-from acclimate.adapting import adapt_images, open_images, told
+from acclimate.adapting import adapt_images, open_images
 from acclimate.cli.options import Debug, Device, Force, Json, Method, Model, Normalize, Seed, Weights
-from acclimate.cli.terminal import DONE, IN_PART, errors_as_messages, lines_of
-from acclimate.errors import OptionError
+from acclimate.cli.terminal import DONE, IN_PART, errors_as_messages, lines_of, messages
+from acclimate.errors import OptionError, listed
 from acclimate.files import check_writable
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
+from acclimate.outcome import told
 
 __all__ = ["adapt"]
 
@@ -76,12 +77,10 @@ def adapt(
 ) -> None:
     """Adapt a network to a folder of unlabelled images, and say what changed."""
     kept = f": what was adapted is in {out}, and the same command with --resume goes on"
-    with errors_as_messages(debug, kept):
-        check_writable(out, export, predictions)
-        if out.exists() and not (resume or force):
-            raise OptionError(
-                f"{out} is there: --resume goes on from it, --force begins anew and replaces it"
-            )
+    with errors_as_messages(debug, kept, out):
+        _check_outputs(
+            out, export, predictions, {data, str(weights), str(classes)}, resume=resume, force=force
+        )
         network = load_model(model, weights)
         images, failed = open_images(
             network,
@@ -99,7 +98,7 @@ def adapt(
             normalize=normalization_of(network, normalize),
             epochs=epochs,
             batch_size=batch_size,
-            classes=None if classes is None else lines_of(classes),
+            classes=None if classes is None else _distinct(lines_of(classes), classes),
             setting=setting,
             device=device,
             seed=seed,
@@ -109,7 +108,43 @@ def adapt(
             resume=resume,
         )
     if as_json:
-        print(json.dumps({**dataclasses.asdict(outcome), "failed": failed}))
+        print(
+            json.dumps(
+                {
+                    **dataclasses.asdict(outcome),
+                    "failed": failed,
+                    "method": method,
+                    "epochs": epochs,
+                    "seed": seed,
+                }
+            )
+        )
     else:
-        print(told(outcome, failed))
+        print(told(outcome, failed).encode(errors="backslashreplace").decode())
     raise typer.Exit(IN_PART if failed else DONE)
+
+
+def _check_outputs(
+    out: Path, export: Path | None, predictions: Path | None, inputs: set[str], *, resume: bool, force: bool
+) -> None:
+    """Nothing that is there is replaced unasked, and no output is another one or an input."""
+    check_writable(out, export, predictions)
+    given = [path for path in (out, export, predictions) if path is not None]
+    places = [path.resolve() for path in given]
+    if len(set(places)) < len(places):
+        raise OptionError("--out, --export and --predictions must be different files")
+    for path in given:
+        if path.resolve() in {Path(name).resolve() for name in inputs}:
+            raise OptionError(f"{path} would replace what is read: give another name")
+        if path.is_file() and not force and not (path == out and resume):
+            goes_on = "--resume goes on from it, " if path == out else ""
+            raise OptionError(f"{path} is there: {goes_on}--force replaces it")
+    if resume and not out.exists():
+        messages.print(f"nothing to go on from at {out}: this begins anew")
+
+
+def _distinct(names: list[str], path: Path) -> list[str]:
+    double = {name for name in names if names.count(name) > 1}
+    if double:
+        raise OptionError(f"{path} names {listed(sorted(double), 3)} more than once")
+    return names

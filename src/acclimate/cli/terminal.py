@@ -54,6 +54,8 @@ def named_corruptions(words: list[str]) -> list[str]:
     names: dict[str, None] = {}
     for word in split_words(words):
         names.update(dict.fromkeys(GROUPS[word] if word in GROUPS else (known(word),)))
+    if not names:
+        raise OptionError("expected the name of a corruption, got none")
     return list(names)
 
 
@@ -71,7 +73,7 @@ def severities_of(words: list[str]) -> list[int]:
 def lines_of(path: Path) -> list[str]:
     """The lines of a text file."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"{path} cannot be read: {error}") from error
 
@@ -98,14 +100,17 @@ def written(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def errors_as_messages(debug: bool, kept: str = "") -> Iterator[None]:
-    """One line and an exit code for what acclimate raises on purpose; ``kept`` ends that of an interrupt."""
+def errors_as_messages(debug: bool, kept: str = "", file: Path | None = None) -> Iterator[None]:
+    """One line and an exit code for whatever is raised.
+
+    ``kept`` ends the line of an interrupt, if the ``file`` of which it speaks is there.
+    """
     try:
         yield
     except KeyboardInterrupt:
         if debug:
             raise
-        messages.print(f"interrupted{kept}")
+        messages.print(f"interrupted{kept if file is None or file.exists() else ': nothing was done yet'}")
         raise typer.Exit(INTERRUPTED) from None
     except AcclimateError as error:
         if debug:
@@ -113,6 +118,16 @@ def errors_as_messages(debug: bool, kept: str = "") -> Iterator[None]:
         messages.print(f"error: {error}", style="red")
         partly = isinstance(error, (OutputError, WorkerError))
         raise typer.Exit(IN_PART if partly else BAD_INPUT) from None
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        if debug:
+            raise
+        said = str(error).partition("\n")[0]
+        messages.print(
+            f"error: {type(error).__name__}: {said} (not foreseen; --debug shows where)", style="red"
+        )
+        raise typer.Exit(IN_PART) from None
 
 
 @contextmanager

@@ -102,6 +102,7 @@ def open_data(
     corruption: str | None = None,
     severity: int | None = None,
     split: str | None = None,
+    labels: bool = True,
     partial: bool = False,
 ) -> ImageSet:
     """Open a data set.
@@ -113,11 +114,12 @@ def open_data(
         corruption: of ImageNet-C and CIFAR-C.
         severity: of ImageNet-C and CIFAR-C.
         split: of VisDA-C.
+        labels: whether the labels of arrays are read.
         partial: whether classes of ImageNet may be missing.
     """
     if layout != "auto" and layout not in LAYOUTS:
         raise OptionError(unknown("layout", layout, LAYOUTS))
     name = find_layout(path) if layout == "auto" else layout
     how = Crop(crop) if isinstance(crop, int) else crop
-    request = Request(str(path), how, corruption, severity, split, partial)
+    request = Request(str(path), how, corruption, severity, split, labels, partial)
     return LAYOUTS[name].open(request)

@@ -22,14 +22,14 @@ _IMAGES = ("images", "x", "data", "x_test", "arr_0")
 _LABELS = ("labels", "y", "targets", "y_test", "arr_1")
 
 
-def open_array_file(path: Path) -> tuple[Any, Ints | None]:
+def open_array_file(path: Path, *, labels: bool = True) -> tuple[Any, Ints | None]:
     """Images (n, height, width[, channels]) of 8 bits, and labels, if there are any.
 
     A `.npy` file is read as it is needed; its labels are in `labels.npy` beside it.
     """
-    images, labels = _npz(path) if path.suffix.lower() == ".npz" else _npy(path)
+    images, found = _npz(path) if path.suffix.lower() == ".npz" else _npy(path)
     _check_images(path, images)
-    return images, None if labels is None else _checked_labels(path, labels, len(images))
+    return images, None if found is None or not labels else _checked_labels(path, found, len(images))
 
 
 def _check_images(path: Path, images: Any) -> None:

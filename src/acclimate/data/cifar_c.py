@@ -59,7 +59,7 @@ def open_cifar_c(request: Request) -> ImageSet:
 
 def open_array(request: Request) -> ImageSet:
     """A `.npy` or `.npz` file of images, with labels if it has them."""
-    images, labels = open_array_file(request.folder)
+    images, labels = open_array_file(request.folder, labels=request.labels)
     names = [f"{number:05d}" for number in range(len(images))]
     own = None if labels is None else torch.from_numpy(np.array(labels, dtype=np.int64))
     return ImageSet(ArrayReader(images), names, "arrays", own)

@@ -21,6 +21,8 @@ class Request:
     corruption: str | None = None
     severity: int | None = None
     split: str | None = None
+    labels: bool = True
+    """Whether labels are wanted, where images can do without."""
     partial: bool = False
     """Whether classes may be missing."""
 

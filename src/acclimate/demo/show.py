@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from acclimate.demo.measure import METHODS, SEVERITY, Cell, measure
 
@@ -69,7 +70,7 @@ def demo_table(cells: Sequence[Cell], corruptions: Sequence[str]) -> Table:
     return table
 
 
-def _shown(cell: Cell | None, best: float) -> str:
+def _shown(cell: Cell | None, best: float) -> Text:
     if cell is None:
-        return "…"
-    return f"[bold]{cell.accuracy:.1f}[/bold]" if cell.accuracy == best else f"{cell.accuracy:.1f}"
+        return Text("…")
+    return Text(f"{cell.accuracy:.1f}", style="bold" if cell.accuracy == best else "")

@@ -37,6 +37,9 @@ def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
     model = _from_factory(name) if ":" in name else _published(name, pretrained=weights is None)
     if weights is not None:
         load_weights(model, weights)
+        said = getattr(model, "pretrained_cfg", None)
+        if isinstance(said, Mapping):  # of the published weights, which these may not be
+            model.pretrained_cfg = {**said, "assumed": True}  # type: ignore[assignment]
     return model.eval()
 
 
@@ -58,15 +61,25 @@ def _from_factory(path: str) -> nn.Module:
         sys.path.insert(0, "")  # a module in the folder where the command is run
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ModelError(f"{path!r}: cannot import {module_name}: {error}") from error
+    except Exception as error:  # whatever a user's module does
+        raise ModelError(f"{path!r}: cannot import {module_name}: {_reason(error)}") from error
     factory = getattr(module, factory_name, None)
     if factory is None:
         raise ModelError(f"{path!r}: {unknown('name in ' + module_name, factory_name, _callables(module))}")
-    model = factory if isinstance(factory, nn.Module) else factory()
+    if isinstance(factory, nn.Module):
+        return factory
+    try:
+        model = factory()
+    except Exception as error:
+        raise ModelError(f"{path!r} cannot be called without arguments: {_reason(error)}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{path!r} gives a {type(model).__name__}, expected a torch.nn.Module")
     return model
+
+
+def _reason(error: Exception) -> str:
+    said = str(error).partition("\n")[0]
+    return said if isinstance(error, ImportError) else f"{type(error).__name__}: {said}"
 
 
 def _callables(module: object) -> list[str]:
