@@ -36,7 +36,18 @@ LAYERS = (
 # Leaves that only the layers above the adapter use; they know errors, types and files, and each itself;
 # corruptions read their images by data.
 LEAVES = ("models", "data", "corruptions", "metrics")
-TOP = ("__init__", "__main__", "adapting", "demo", "doctor", "normalization", "outcome", "report", "cli")
+TOP = (
+    "__init__",
+    "__main__",
+    "adapting",
+    "demo",
+    "doctor",
+    "normalization",
+    "outcome",
+    "report",
+    "training",
+    "cli",
+)
 
 
 def imported_by(path: Path) -> set[str]:

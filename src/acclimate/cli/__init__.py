@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import acclimate
-from acclimate.cli import adapt, corrupt, demo, doctor, fetch, figures, lists
+from acclimate.cli import adapt, corrupt, demo, doctor, fetch, figures, lists, train_head
 from acclimate.cli.terminal import BAD_INPUT, DONE, messages
 
 __all__ = ["app", "main"]
@@ -26,6 +26,7 @@ app = typer.Typer(
 for command in (demo.demo, adapt.adapt, doctor.doctor, corrupt.corrupt, fetch.fetch):
     app.command()(command)
 app.add_typer(figures.app, name="figures")
+app.command("train-head")(train_head.train_head)
 app.command("list")(lists.list_)
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from acclimate.errors import ModelError, listed, unknown
+from acclimate.models.heads import attach_head, head_in, head_name
 from acclimate.models.vision import import_timm, import_torchvision
 
 __all__ = ["load_model", "load_weights", "model_names"]
@@ -120,6 +121,9 @@ def _published(name: str, *, pretrained: bool) -> nn.Module:
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Weights of a file into a network, all of them or an error that says which do not fit."""
     state = _plain_state(_read(Path(path)), Path(path))
+    head = head_in(state)
+    if head is not None and head[0] == head_name(model):
+        attach_head(model, classes=head[1], bottleneck=head[2])
     own = model.state_dict()
     missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
     surplus = [name for name in state if name not in own]

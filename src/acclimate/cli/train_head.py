@@ -1,0 +1,76 @@
+"""`acclimate train-head`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from acclimate.adapting import trained_crop
+from acclimate.cli.options import Debug, Device, Force, Model, Normalize, Seed, Weights
+from acclimate.cli.terminal import errors_as_messages, messages, progress_bar
+from acclimate.data import Crop, open_data
+from acclimate.errors import InputError, OptionError
+from acclimate.models.heads import BOTTLENECK, attach_head
+from acclimate.models.load import load_model
+from acclimate.normalization import normalization_of
+from acclimate.training import Recipe, train
+
+__all__ = ["train_head"]
+
+
+def train_head(
+    model: Model,
+    data: Annotated[
+        str, typer.Option(metavar="SRC", help="Labelled source images: `acclimate list layouts`.")
+    ],
+    weights: Weights = None,
+    normalize: Normalize = None,
+    layout: Annotated[str, typer.Option(metavar="NAME", help="Of `acclimate list layouts`.")] = "auto",
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of VisDA-C or a data set of the hub.", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Weights of the trained network.")] = Path("head.safetensors"),
+    bottleneck: Annotated[int, typer.Option(min=2, help="Width of the bottleneck.")] = BOTTLENECK,
+    epochs: Annotated[int, typer.Option(min=1, help="Times to go through the images.")] = 10,
+    batch_size: Annotated[int, typer.Option(min=2, help="Images in a batch.")] = 64,
+    lr: Annotated[float, typer.Option(min=0, help="Learning rate of the head; the rest has a tenth.")] = 1e-2,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training that was stopped.")] = False,
+    force: Force = False,
+    device: Device = None,
+    seed: Seed = 0,
+    debug: Debug = False,
+) -> None:
+    """Put SHOT's head on a network, and fine-tune it on labelled source images with smooth labels.
+
+    The weights load by the same --model with --weights.
+    """
+    kept = ": what was trained is kept, and the same command with --resume goes on"
+    with errors_as_messages(debug, kept):
+        if out.exists() and not force:
+            raise OptionError(f"{out} is there: --force replaces it")
+        network = load_model(model, weights)
+        crop = trained_crop(network)
+        larger = crop.resize or int(crop.size * 256 / 224)
+        images = open_data(data, layout, crop=Crop(larger, larger, crop.interpolation), split=split)
+        if images.labels is None:
+            raise InputError(f"{data} has no labels: give class folders, or an array with labels")
+        recipe = Recipe(epochs=epochs, batch_size=batch_size, lr=lr, size=crop.size, seed=seed)
+        normalization = normalization_of(network, normalize)
+        attach_head(network, int(images.labels.max()) + 1, bottleneck, seed=seed)
+        with progress_bar("training") as progress:
+            train(
+                network,
+                images,
+                out,
+                recipe,
+                normalize=normalization,
+                device=device,
+                resume=resume,
+                progress=lambda step, total, loss: progress(step, total),
+            )
+    messages.print(
+        f"{out}: {type(network).__name__} with SHOT's head, {int(images.labels.max()) + 1} classes"
+    )
