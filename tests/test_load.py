@@ -5,16 +5,19 @@ from __future__ import annotations
 import sys
 import urllib.error
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
+from acclimate import Adapter
 from acclimate.demo.bundle import bundled_model
 from acclimate.errors import ModelError
 from acclimate.models.load import load_model, load_weights
 from acclimate.models.vision import import_torchvision
+from acclimate.prepare import model_info
 
 
 def tiny() -> nn.Module:
@@ -134,3 +137,83 @@ def test_factories_that_fail(
         load_model("broken_factory:net")
     with pytest.raises(ModelError, match="cannot import"):
         load_model(":net")
+
+
+class Classifier(nn.Module):
+    """What transformers gives: logits in an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(num_labels=5)
+        self.norm = nn.BatchNorm2d(3)
+        self.head = nn.Linear(3, 5)
+
+    def forward(self, x: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.head(self.norm(x).mean((2, 3))))
+
+
+@pytest.mark.parametrize(
+    ("said", "side"),
+    [
+        ({"crop_size": {"height": 96, "width": 96}}, 96),
+        ({"size": {"shortest_edge": 64}}, 64),
+        ({"size": (56, 56)}, 56),
+        ({"size": 48}, 48),
+        ({}, None),
+    ],
+)
+def test_classifiers_of_hugging_face(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, object], side: int | None
+) -> None:
+    processor = SimpleNamespace(image_mean=[0.5, 0.4, 0.3], image_std=[0.2, 0.2, 0.1], **said)
+    library = SimpleNamespace(
+        AutoModelForImageClassification=SimpleNamespace(from_pretrained=lambda name: Classifier()),
+        AutoImageProcessor=SimpleNamespace(from_pretrained=lambda name: processor),
+    )
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    model = load_model("hf:owner/name")
+    info = model_info(model)
+    assert info is not None
+    assert (info.mean, info.std, info.size) == ((0.5, 0.4, 0.3), (0.2, 0.2, 0.1), side)
+    adapter = Adapter(model, "slr", freeze="none", normalize=(info.mean, info.std))  # type: ignore[arg-type]
+    assert adapter(torch.rand(4, 3, 16, 16)).shape == (4, 5)
+    assert adapter.setting == "few"
+
+
+def test_networks_of_robustbench(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, str]] = []
+
+    def load(**options: str) -> nn.Module:
+        asked.append(options)
+        if options["model_name"] == "none":
+            raise KeyError("none")
+        return Classifier()
+
+    monkeypatch.setitem(sys.modules, "robustbench", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "robustbench.utils", SimpleNamespace(load_model=load))
+    model = load_model("robustbench:cifar10/corruptions/Standard")
+    assert asked == [{"model_name": "Standard", "dataset": "cifar10", "threat_model": "corruptions"}]
+    info = model_info(model)
+    assert info is not None
+    assert info.std == (1.0, 1.0, 1.0)
+    with pytest.raises(ModelError, match="cannot be had from RobustBench: KeyError"):
+        load_model("robustbench:cifar10/corruptions/none")
+    with pytest.raises(ModelError, match="expected robustbench:DATASET/THREAT/NAME"):
+        load_model("robustbench:Standard")
+
+
+def test_hubs_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setitem(sys.modules, "robustbench.utils", None)
+    with pytest.raises(ModelError, match="needs transformers, which is not installed"):
+        load_model("hf:owner/name")
+    with pytest.raises(ModelError, match="needs robustbench, which is not installed"):
+        load_model("robustbench:a/b/c")
+
+    def fail(name: str) -> nn.Module:
+        raise OSError("We couldn't connect\nto the hub")
+
+    library = SimpleNamespace(AutoModelForImageClassification=SimpleNamespace(from_pretrained=fail))
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    with pytest.raises(ModelError, match=r"\(We couldn't connect\): fetch its folder"):
+        load_model("hf:owner/name")

@@ -1,4 +1,7 @@
-"""A network by its name: torchvision's, timm's, or `package.module:factory`, with weights from a file.
+"""A network by its name, with weights from a file.
+
+`resnet50` of torchvision or timm, `hf:owner/name` of Hugging Face's hub, `robustbench:dataset/threat/name`,
+or `package.module:factory` of the user's own.
 
 Nothing is unpickled that could run code: weights are safetensors, or files that torch can read with
 `weights_only=True`.
@@ -19,6 +22,7 @@ from torch import Tensor, nn
 
 from acclimate.errors import ModelError, listed, unknown
 from acclimate.models.heads import attach_head, head_in, head_name
+from acclimate.models.hubs import from_hugging_face, from_robustbench
 from acclimate.models.vision import import_timm, import_torchvision
 
 __all__ = ["load_model", "load_weights", "model_names"]
@@ -28,6 +32,9 @@ ALIASES = {"demo": "acclimate.demo.bundle:bundled_model"}
 _WRAPPERS = ("state_dict_ema", "model_ema", "ema_state_dict", "state_dict", "model_state_dict", "model")
 
 
+_HUBS = {"hf": from_hugging_face, "robustbench": from_robustbench}
+
+
 def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
     """The network of a name, in evaluation mode; without ``weights``, with those it was published with.
 
@@ -35,7 +42,11 @@ def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
     'SmallResNet'
     """
     name = ALIASES.get(name, name)
-    model = _from_factory(name) if ":" in name else _published(name, pretrained=weights is None)
+    origin, _, rest = name.partition(":")
+    if origin in _HUBS:
+        model = _HUBS[origin](rest)
+    else:
+        model = _from_factory(name) if ":" in name else _published(name, pretrained=weights is None)
     if weights is not None:
         load_weights(model, weights)
         said = getattr(model, "pretrained_cfg", None)

@@ -1,0 +1,70 @@
+"""Networks of other libraries' hubs: Hugging Face's image classifiers, RobustBench's zoo."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from acclimate.errors import ModelError
+
+__all__ = ["from_hugging_face", "from_robustbench"]
+
+
+def from_hugging_face(name: str) -> nn.Module:
+    """An image classifier of the hub, or of a folder that `save_pretrained` wrote."""
+    transformers = _library("transformers", name)
+    try:
+        model = transformers.AutoModelForImageClassification.from_pretrained(name)
+        processor = transformers.AutoImageProcessor.from_pretrained(name)
+    except Exception as error:  # whatever the library meets: no network, no such name, no classifier
+        reason = str(error).partition("\n")[0]
+        raise ModelError(
+            f"{name} cannot be had from Hugging Face's hub ({reason}): fetch its folder and give hf:./FOLDER"
+        ) from error
+    assert isinstance(model, nn.Module)
+    mean, std = (getattr(processor, f"image_{part}", None) for part in ("mean", "std"))
+    if mean is not None and std is not None:
+        said: dict[str, Any] = {"mean": tuple(mean), "std": tuple(std)}
+        side = _side(getattr(processor, "crop_size", None)) or _side(getattr(processor, "size", None))
+        if side is not None:
+            said["input_size"] = (3, side, side)
+        model.pretrained_cfg = said  # type: ignore[assignment]
+    return model
+
+
+def _side(size: Any) -> int | None:
+    """The side of a square, in the ways in which processors say it."""
+    if isinstance(size, Mapping):
+        return next((int(size[key]) for key in ("height", "shortest_edge") if key in size), None)
+    if isinstance(size, Sequence):
+        return int(size[0])
+    return None if size is None else int(size)
+
+
+def from_robustbench(name: str) -> nn.Module:
+    """A network of RobustBench's zoo, `dataset/threat/name`; its networks take pixels in [0, 1]."""
+    parts = name.split("/")
+    if len(parts) != 3:
+        raise ModelError(
+            f"expected robustbench:DATASET/THREAT/NAME, such as cifar10/corruptions/…, got {name!r}"
+        )
+    utils = _library("robustbench.utils", name)
+    dataset, threat, own = parts
+    try:
+        model = utils.load_model(model_name=own, dataset=dataset, threat_model=threat)
+    except Exception as error:  # an unknown name is a KeyError there, and its downloads fail in many ways
+        raise ModelError(f"{name} cannot be had from RobustBench: {type(error).__name__}: {error}") from error
+    assert isinstance(model, nn.Module)
+    model.pretrained_cfg = {"mean": (0.0,) * 3, "std": (1.0,) * 3}  # type: ignore[assignment]
+    return model
+
+
+def _library(module: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        library = module.partition(".")[0]
+        raise ModelError(f"{name} needs {library}, which is not installed: pip install {library}") from error
