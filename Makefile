@@ -28,6 +28,7 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/few.py choose
 	$(BIN)/python benchmarks/few.py clean
 	$(BIN)/python benchmarks/few.py test
+	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/demo.py
 	$(PEERS)/bin/python benchmarks/corruptions.py
 	$(BIN)/python benchmarks/render.py

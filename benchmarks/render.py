@@ -166,6 +166,12 @@ SECTIONS = {
         "Accuracy in % after each epoch: entropy minimisation without L_div against SLR with it.",
         over_epochs,
     ),
+    "loader": (
+        "Reading images",
+        "Images per second into a network that does nothing, against torchvision's `ImageFolder` in a "
+        "`DataLoader` with as many workers as we have threads; interleaved, median of the rounds.",
+        None,
+    ),
     "export": (
         "Stock networks, adapted and exported",
         "Networks fitted to half of the bundled images for this purpose only, adapted by SLR to a noisy copy "

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from acclimate import corrupt
 from acclimate.data import LAYOUTS, Crop, ImageSet, find_layout, open_data
 from acclimate.data.subsets import first, fraction_of_classes, fraction_of_samples
 from acclimate.data.visda_c import VISDA_CLASSES
@@ -312,3 +313,42 @@ def test_an_image_set_goes_to_other_processes(tmp_path: Path) -> None:
     images = open_data(tmp_path, crop=None).subset([0, 0])
     again = pickle.loads(pickle.dumps(images))
     assert torch.equal(again.batch([0, 1]), images.batch([0, 1]))
+
+
+def test_adapt_on_a_part_and_evaluate_on_all() -> None:
+    from acclimate import Adapter
+    from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
+
+    pixels, labels = bundled_images()
+    shifted = corrupt((pixels[:300] * 255).round().byte(), "impulse_noise", 5).permute(0, 2, 3, 1).numpy()
+    images = ImageSet(shifted.__getitem__, [str(i) for i in range(300)], labels=labels[:300])
+    source, adapter = (Adapter(bundled_model(), m, normalize=(MEAN, STD)) for m in ("source", "slr"))
+    adapter.fit(fraction_of_samples(images, 0.5, seed=1), 1)
+    assert adapter.step == 2
+    before, after = (
+        network.predict(images, batch_size=64).argmax(1).eq(labels[:300]).float().mean().item()
+        for network in (source, adapter)
+    )
+    assert after > before + 0.15
+
+
+def test_accuracy_on_restricted_logits_by_hand() -> None:
+    """Outputs 0 to 5, of which 1, 3 and 4 can occur: the best of these counts, whatever the others say."""
+    from acclimate import Adapter
+
+    logits = torch.tensor([[9.0, 1, 0, 2, 0, 0], [0, 5, 9, 4, 0, 0], [0, 0, 9, 0, 1, 9.0]])
+    adapter = Adapter(_Table(logits), "source", classes=(1, 3, 4))
+    found = adapter.predict(torch.arange(3.0).view(3, 1, 1, 1))
+    assert torch.equal(found, logits[:, [1, 3, 4]])
+    assert [adapter.classes[i] for i in found.argmax(1)] == [3, 1, 4]  # type: ignore[index]
+
+
+class _Table(torch.nn.Module):
+    """Answers with a row of a table."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__()
+        self.logits = torch.nn.Parameter(logits)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.logits[x.flatten().long()]
