@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ def open_images(
     corruption: str | None = None,
     severity: int | None = None,
     split: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[ImageSet, dict[str, str]]:
     """Images as a network wants them, and what is wrong with those that cannot be read.
 
@@ -62,7 +63,7 @@ def open_images(
         partial=True,
         labels=False,
     )
-    return readable(images)
+    return readable(images, progress)
 
 
 def trained_crop(model: nn.Module) -> Crop:

@@ -48,7 +48,7 @@ def begin(held: Fit | None, epochs: int, batches: Batches) -> Fit:
         raise OptionError(
             f"a fit of {held.epochs} epochs of {held.batches} batches stands at epoch {held.epoch + 1}, "
             f"batch {held.batch}, and this is another one ({epochs} epochs of {len(batches)} batches): "
-            "call it as before to go on, or reset() to start again"
+            "give the same to go on, or start again (reset() in Python)"
         )
     if held.epoch == held.epochs:
         warnings.warn(

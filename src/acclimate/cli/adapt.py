@@ -11,9 +11,10 @@ import typer
 
 from acclimate.adapting import adapt_images, open_images
 from acclimate.cli.options import Debug, Device, Force, Json, Method, Model, Normalize, Seed, Weights
-from acclimate.cli.terminal import DONE, IN_PART, errors_as_messages, lines_of, messages
+from acclimate.cli.terminal import DONE, IN_PART, errors_as_messages, lines_of, messages, progress_bar
 from acclimate.errors import OptionError, listed
 from acclimate.files import check_writable
+from acclimate.methods import chosen_setting, parse_method
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
 from acclimate.outcome import told
@@ -81,24 +82,30 @@ def adapt(
         _check_outputs(
             out, export, predictions, {data, str(weights), str(classes)}, resume=resume, force=force
         )
+        method = f"{method}+it" if input_transform and "+it" not in method else method
+        parse_method(method, chosen_setting(setting, None))  # what is wrong is told before anything is read
+        names = None if classes is None else _distinct(lines_of(classes), classes)
         network = load_model(model, weights)
-        images, failed = open_images(
-            network,
-            data,
-            size=size,
-            layout=layout,
-            corruption=corruption,
-            severity=severity,
-            split=split,
-        )
+        normalization = normalization_of(network, normalize)
+        with progress_bar("reading") as progress:
+            images, failed = open_images(
+                network,
+                data,
+                size=size,
+                layout=layout,
+                corruption=corruption,
+                severity=severity,
+                split=split,
+                progress=progress,
+            )
         outcome = adapt_images(
             network,
             images,
-            method=f"{method}+it" if input_transform and "+it" not in method else method,
-            normalize=normalization_of(network, normalize),
+            method=method,
+            normalize=normalization,
             epochs=epochs,
             batch_size=batch_size,
-            classes=None if classes is None else _distinct(lines_of(classes), classes),
+            classes=names,
             setting=setting,
             device=device,
             seed=seed,
@@ -108,17 +115,8 @@ def adapt(
             resume=resume,
         )
     if as_json:
-        print(
-            json.dumps(
-                {
-                    **dataclasses.asdict(outcome),
-                    "failed": failed,
-                    "method": method,
-                    "epochs": epochs,
-                    "seed": seed,
-                }
-            )
-        )
+        how = {"method": method, "setting": setting, "epochs": epochs, "seed": seed}
+        print(json.dumps({**dataclasses.asdict(outcome), "failed": failed, **how}))
     else:
         print(told(outcome, failed).encode(errors="backslashreplace").decode())
     raise typer.Exit(IN_PART if failed else DONE)

@@ -65,7 +65,8 @@ class ImageSet(Dataset[Tensor]):
 
         list(_threads().map(put, range(1, len(positions))))
         planes = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-        return planes.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        images = planes.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        return images.pin_memory() if torch.cuda.is_available() else images
 
     def subset(self, positions: Sequence[int]) -> ImageSet:
         """Some of the images, in the order given."""
@@ -89,7 +90,9 @@ class ImageSet(Dataset[Tensor]):
         return digest.hexdigest()[:16]
 
 
-def readable(images: ImageSet) -> tuple[ImageSet, dict[str, str]]:
+def readable(
+    images: ImageSet, progress: Callable[[int, int], None] = lambda done, total: None
+) -> tuple[ImageSet, dict[str, str]]:
     """The images that can be read, and what is wrong with the others."""
     failed: dict[int, str] = {}
 
@@ -99,7 +102,8 @@ def readable(images: ImageSet) -> tuple[ImageSet, dict[str, str]]:
         except InputError as error:
             failed[position] = str(error)
 
-    list(_threads().map(look, range(len(images))))
+    for done, _ in enumerate(_threads().map(look, range(len(images))), start=1):
+        progress(done, len(images))
     if len(failed) == len(images):
         raise InputError(f"none of {len(images)} images can be read: {next(iter(failed.values()))}")
     if not failed:
