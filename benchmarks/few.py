@@ -32,6 +32,13 @@ SEVERITY, BATCH_SIZE, CLEAN = 5, 64, "clean"
 METHODS = ("source", "bn", "tent", "tent+", "hlr", "slr", "slr+it")
 RATES = [3e-3, 1e-2, 2e-2]
 FOUND = {"kappa": 0.9, "freeze": "top", "delta": 0.05}  # by the search
+TENT_RATES = [3e-3, 1e-2, 3e-2]
+CANDIDATES: dict[str, tuple[dict[str, Any], list[float]]] = {
+    "slr": (FOUND, RATES),
+    "tent": ({"optimizer": "sgd"}, TENT_RATES),
+    "tent+": ({"optimizer": "sgd"}, TENT_RATES),
+}
+"""What the search found best for each method, and the rates around it."""
 SEEDS = (2020, 2021, 2022)
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], Any]] = {
     "bundled": (bundled_model, bundled_images, (MEAN, STD)),
@@ -142,25 +149,33 @@ def long_record() -> Record:
     return Record("few_long", [Cell("cifar10_resnet20", "spatter", 2020, 0, 10_000)], 5)
 
 
-def long() -> None:
+def long(methods: Iterable[str] = CANDIDATES) -> None:
     """Ten times the images, five epochs: does a rate that wins over 32 steps hold over 785?"""
     record = long_record()
     record.score("bn")
-    record.best("slr", FOUND, lr=RATES)
-    for method in ("tent", "tent+"):
-        record.score(method, **search_record().best_row(method))
+    for method in methods:
+        fixed, rates = CANDIDATES[method]
+        record.best(method, fixed, lr=rates)
+
+
+def chosen(method: str) -> dict[str, Any]:
+    """With the rate that loses least to the best one, over short and over long runs."""
+    fixed, rates = CANDIDATES[method]
+    records = (search_record(), long_record())
+    scores = {lr: [record.score(method, **fixed, lr=lr) for record in records] for lr in rates}
+    best = [max(column) for column in zip(*scores.values(), strict=True)]
+    losses = {lr: max(b - s for b, s in zip(best, row, strict=True)) for lr, row in scores.items()}
+    print(method, losses)
+    return {**fixed, "lr": min(losses, key=losses.__getitem__)}
 
 
 def choose() -> None:
-    """The rate that loses least to the best one, over short and over long runs; then what builds on it."""
-    records = (search_record(), long_record())
-    scores = {lr: [record.score("slr", **FOUND, lr=lr) for record in records] for lr in RATES}
-    best = [max(column) for column in zip(*scores.values(), strict=True)]
-    losses = {lr: max(b - s for b, s in zip(best, row, strict=True)) for lr, row in scores.items()}
-    chosen = {**FOUND, "lr": min(losses, key=losses.__getitem__)}
-    print(chosen, losses)
-    records[0].best("hlr", chosen, delta=[0.025, 0.05, 0.1])
-    records[0].best("slr+it", chosen, width=[16, 32, 64], depth=[2])
+    """The rates of all methods by one rule, and what builds on that of SLR."""
+    slr, record = chosen("slr"), search_record()
+    record.best("hlr", slr, delta=[0.025, 0.05, 0.1])
+    record.best("slr+it", slr, width=[16, 32, 64], depth=[2])
+    for method in ("tent", "tent+"):
+        chosen(method)
 
 
 def clean() -> None:
@@ -181,10 +196,12 @@ def report(networks: Iterable[str] = NETWORKS) -> None:
             record.score(method)
         for method in ("tent", "tent+"):
             record.score(method, **search_record().best_row(method))
+            record.score(method, **chosen(method))
 
 
 if __name__ == "__main__":
     stages = {"search": search, "long": long, "choose": choose, "clean": clean, "test": report}
+    stages |= {f"long-{method}": partial(long, [method]) for method in CANDIDATES}
     stages |= {f"test-{network}": partial(report, [network]) for network in NETWORKS}  # side by side
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stage", choices=stages)
