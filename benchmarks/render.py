@@ -131,9 +131,9 @@ def searched_all(record: dict[str, Any]) -> str:
 FEW_TEST = (
     'Accuracy in % with `setting="few"` as it was frozen after the search below, on images that the search '
     "has not seen: mean over seeds, and in the last row its standard deviation over them, if there are more "
-    "than one. TENT and TENT+ as in the paper; with the optimiser and learning rate that were best for them in "
-    "the short runs of the search, which are as long as these; and with the rate that, by the rule that chose "
-    "that of SLR, serves long runs as well."
+    "than one. TENT and TENT+ as in the paper; with the optimiser and learning rate that were best for them "
+    "in the short runs of the search, which are as long as these; and, where it differs, with the rate that "
+    "serves long runs as well, by the rule that chose that of SLR."
 )
 SECTIONS = {
     "few_test_bundled": ("The bundled network, fifteen test corruptions", FEW_TEST, tested),
