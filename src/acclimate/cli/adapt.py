@@ -10,7 +10,19 @@ from typing import Annotated
 import typer
 
 from acclimate.adapting import adapt_images, open_images
-from acclimate.cli.options import Debug, Device, Force, Json, Method, Model, Normalize, Seed, Weights
+from acclimate.cli.options import (
+    Debug,
+    Device,
+    Force,
+    Json,
+    Layout,
+    Method,
+    Model,
+    Normalize,
+    Seed,
+    Split,
+    Weights,
+)
 from acclimate.cli.terminal import DONE, IN_PART, errors_as_messages, lines_of, messages, progress_bar
 from acclimate.errors import OptionError, listed
 from acclimate.files import check_writable
@@ -43,17 +55,14 @@ def adapt(
             show_default=False,
         ),
     ] = None,
-    layout: Annotated[str, typer.Option(metavar="NAME", help="Of `acclimate list layouts`.")] = "auto",
+    layout: Layout = "auto",
     corruption: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of ImageNet-C or CIFAR-C data.", show_default=False)
     ] = None,
     severity: Annotated[
         int | None, typer.Option(min=1, max=5, help="Of ImageNet-C or CIFAR-C data.", show_default=False)
     ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of VisDA-C or a data set of the hub.", show_default=False),
-    ] = None,
+    split: Split = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times to go through the images.")] = 5,
     batch_size: Annotated[int, typer.Option(min=2, help="Images in a batch.")] = 64,
     classes: Annotated[

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Debug", "Device", "Force", "Json", "Method", "Model", "Normalize", "Seed", "Weights"]
+__all__ = [
+    "Debug",
+    "Device",
+    "Force",
+    "Json",
+    "Layout",
+    "Method",
+    "Model",
+    "Normalize",
+    "Seed",
+    "Split",
+    "Weights",
+]
 
 Model = Annotated[
     str, typer.Option(metavar="NAME", help="Of `acclimate list models`, or package.module:factory.")
@@ -23,6 +35,10 @@ Normalize = Annotated[
         help="0.5,0.5,0.5/0.2,0.2,0.2, or imagenet, half, none, bytes; by default what the weights say.",
         show_default=False,
     ),
+]
+Layout = Annotated[str, typer.Option(metavar="NAME", help="Of `acclimate list layouts`.")]
+Split = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of VisDA-C or a data set of the hub.", show_default=False)
 ]
 Device = Annotated[
     str | None, typer.Option(help="Such as cuda or cpu; by default where the model is.", show_default=False)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from acclimate.adapting import trained_crop
-from acclimate.cli.options import Debug, Device, Force, Model, Normalize, Seed, Weights
+from acclimate.cli.options import Debug, Device, Force, Layout, Model, Normalize, Seed, Split, Weights
 from acclimate.cli.terminal import errors_as_messages, messages, progress_bar
 from acclimate.data import Crop, open_data
 from acclimate.errors import InputError, OptionError
@@ -27,11 +27,8 @@ def train_head(
     ],
     weights: Weights = None,
     normalize: Normalize = None,
-    layout: Annotated[str, typer.Option(metavar="NAME", help="Of `acclimate list layouts`.")] = "auto",
-    split: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Of VisDA-C or a data set of the hub.", show_default=False),
-    ] = None,
+    layout: Layout = "auto",
+    split: Split = None,
     out: Annotated[Path, typer.Option(help="Weights of the trained network.")] = Path("head.safetensors"),
     bottleneck: Annotated[int, typer.Option(min=2, help="Width of the bottleneck.")] = BOTTLENECK,
     epochs: Annotated[int, typer.Option(min=1, help="Times to go through the images.")] = 10,
