@@ -22,7 +22,7 @@ from acclimate import Adapter, corrupt
 from acclimate.adapting import adapt_images, open_images
 from acclimate.cli import app
 from acclimate.demo.bundle import CLASSES, MEAN, STD, bundled_images, bundled_model
-from acclimate.errors import InputError
+from acclimate.errors import AcclimateWarning, InputError
 from acclimate.normalization import NORMALIZATIONS
 from acclimate.outcome import outcome_of
 
@@ -289,5 +289,15 @@ def test_a_collapse_is_told() -> None:
     assert outcome.changed == 90
     assert "may be a collapse" in outcome.cautions[0]
     assert outcome_of(before, before, [str(i) for i in range(10)]).cautions == []
-    # images of one class are no collapse
-    assert outcome_of(after, after, [str(i) for i in range(10)]).cautions == []
+    # nor does it hide where the source was there before
+    assert "as they did before" in outcome_of(after, after, [str(i) for i in range(10)]).cautions[0]
+
+
+def test_enlarged_images_are_told(folder: Path, tmp_path: Path) -> None:
+    model = bundled_model()
+    model.pretrained_cfg = {}
+    with pytest.warns(AcclimateWarning, match="images of 32 by 32 pixels are enlarged to 224"):
+        images = open_images(model, folder)[0]
+    assert images[0].shape == (3, 224, 224)
+    assert open_images(model, folder, size=0)[0][0].shape == (3, 32, 32)
+    assert repr(images) == f"ImageSet(unlabelled, {IMAGES} images, no labels)"

@@ -64,7 +64,7 @@ def test_whether_the_input_fits() -> None:
     fits = diagnose(bundled_model(), images=images)
     assert "images of 32 fit" in fits.fits[1]
     assert fits.probe is not None
-    assert fits.probe.best == "given"
+    assert fits.probe.best == "in use"
     unfit = diagnose(bundled_model(), size=64, normalize=NORMALIZATIONS["half"])
     assert "a wrong normalisation silently costs accuracy" in unfit.fits[0]
     assert "images of 64 do not fit: images of 32 pixels are expected" in unfit.fits[1]

@@ -43,7 +43,7 @@ def test_the_right_one_is_found_without_a_label(right: str, corruption: str | No
         images = corrupt(images, corruption, 5)
     model = trained_with(right)
     found = probe_normalization(model, images, NORMALIZATIONS[right])
-    assert (found.by, found.best, found.caution) == ("statistics", "given", None)
+    assert (found.by, found.best, found.caution) == ("statistics", "in use", None)
     for name in NORMALIZATIONS.keys() - {right}:
         caution = probe_normalization(model, images, NORMALIZATIONS[name]).caution
         assert caution is not None
@@ -63,7 +63,7 @@ def test_the_divergence_is_that_of_normal_distributions() -> None:
             (norm.running_mean.double(), norm.running_var.double()),
         )
     ]
-    assert found.scores["given"] == pytest.approx(torch.distributions.kl_divergence(*own).median().item())
+    assert found.scores["in use"] == pytest.approx(torch.distributions.kl_divergence(*own).median().item())
 
 
 def test_a_network_that_remembers_nothing_is_judged_by_its_confidence() -> None:
@@ -71,12 +71,12 @@ def test_a_network_that_remembers_nothing_is_judged_by_its_confidence() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.LazyLinear(5))
     found = probe_normalization(model, torch.rand(40, 3, 8, 8), None)
     assert found.by == "confidence"
-    assert set(found.scores) == {"given", "imagenet", "half"}
+    assert set(found.scores) == {"in use", "imagenet", "half"}
     assert all(0.2 <= score <= 1 for score in found.scores.values())
-    caution = Probe("confidence", {"given": 0.5, "half": 0.7}).caution
+    caution = Probe("confidence", {"in use": 0.5, "half": 0.7}).caution
     assert caution is not None
     assert "'half'" in caution
-    assert Probe("confidence", {"given": 0.5, "half": 0.55}).caution is None
+    assert Probe("confidence", {"in use": 0.5, "half": 0.55}).caution is None
 
 
 def test_the_network_is_left_as_it_was() -> None:
@@ -89,5 +89,8 @@ def test_the_network_is_left_as_it_was() -> None:
 
 def test_images_of_one_channel() -> None:
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten()).eval()
+    untrained = probe_normalization(model, torch.rand(8, 1, 8, 8), ((0.5,), (0.25,)))
+    assert untrained.by == "confidence"  # this norm has seen nothing yet
+    model[1].running_mean.fill_(0.1)  # type: ignore[union-attr]
     found = probe_normalization(model, torch.rand(8, 1, 8, 8), ((0.5,), (0.25,)))
-    assert set(found.scores) == {"given", "imagenet", "half", "none", "bytes"}
+    assert set(found.scores) == {"in use", "imagenet", "half", "none", "bytes"}

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from acclimate.adapter import Adapter
 from acclimate.data import Crop, ImageSet, find_layout, open_data
+from acclimate.data.folders import FileReader
 from acclimate.data.image_set import readable
+from acclimate.data.pictures import read_image
 from acclimate.delta import read_delta
 from acclimate.errors import AcclimateWarning, InputError, OptionError
 from acclimate.files import check_writable, whole_file
@@ -63,7 +65,29 @@ def open_images(
         partial=True,
         labels=False,
     )
+    if (
+        size is None
+        and crop is not None
+        and (model_info(model) is None)
+        and found not in ("arrays", "cifar-c")
+    ):
+        _tell_of_enlarging(images, crop)
     return readable(images, progress)
+
+
+def _tell_of_enlarging(images: ImageSet, crop: Crop) -> None:
+    """A network that does not say what it wants gets ImageNet's size, which may not be meant."""
+    reader = images.read
+    if not isinstance(reader, FileReader):
+        return
+    height, width = read_image(reader.folder / reader.names[0], None).shape[:2]
+    if min(height, width) < crop.size:
+        warnings.warn(
+            f"images of {width} by {height} pixels are enlarged to {crop.size}, as the network does not say "
+            "what it was trained on: give their size, or 0 to leave them as they are (--size)",
+            AcclimateWarning,
+            stacklevel=3,
+        )
 
 
 def trained_crop(model: nn.Module) -> Crop:
@@ -122,7 +146,14 @@ def adapt_images(
             write_predictions(predictions, images.names, names, before, after)
         if export is not None:
             cautions.append(_export(adapter, model, export))
-    return outcome_of(before, after, names, [text for text in cautions if text is not None])
+    return outcome_of(
+        before,
+        after,
+        names,
+        method=adapter.method.name,
+        setting=Adapter(model, "source", setting=setting, **options).setting,
+        cautions=[text for text in cautions if text is not None],
+    )
 
 
 def source_logits(model: nn.Module, images: ImageSet, *, batch_size: int, **options: Any) -> Tensor:

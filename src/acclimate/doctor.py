@@ -189,7 +189,7 @@ def diagnosis_tree(diagnosis: Diagnosis) -> Tree:
         fits.add(sentence)
     if d.probe is not None:
         fits.add(_probed(d.probe))
-        if d.probe.caution is not None:
+        if d.probe.caution is not None and (d.info is None or d.info.assumed):
             fits.add(f"caution: {d.probe.caution}")
     cost = tree.add("cost")
     cost.add(f"a step takes {d.flops_ratio:.2f} times the operations of a forward pass")

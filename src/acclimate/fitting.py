@@ -52,7 +52,7 @@ def begin(held: Fit | None, epochs: int, batches: Batches) -> Fit:
         )
     if held.epoch == held.epochs:
         warnings.warn(
-            "this fit was complete when it was saved; call reset() to start it again",
+            "this fit was complete when it was saved: nothing is left to do (reset() in Python starts again)",
             AcclimateWarning,
             stacklevel=3,
         )

@@ -52,14 +52,14 @@ class Probe:
 
     @property
     def best(self) -> str:
-        """The name under which the images fit best; ``given`` if nothing fits better."""
+        """The name under which the images fit best; ``in use`` if nothing fits better."""
         pick = min if self.by == "statistics" else max
         return pick(self.scores, key=lambda name: self.scores[name])
 
     @property
     def caution(self) -> str | None:
         """One sentence if another normalisation fits far better."""
-        given, best = self.scores["given"], self.scores[self.best]
+        given, best = self.scores["in use"], self.scores[self.best]
         if self.by == "statistics":
             wrong = given > _FAR and given > _FACTOR * best
             found = f"divergence from what its first norm remembers: {best:.2f} against {given:.2f}"
@@ -84,8 +84,8 @@ def normalization_of(model: nn.Module, given: str | None) -> Normalization:
     if given is None:
         if info is None or info.mean is None or info.std is None:
             raise OptionError(
-                "the network does not say what its input was normalised with: give MEAN/STD, such as "
-                f"0.5,0.5,0.5/0.2,0.2,0.2, or {listed(NORMALIZATIONS)}"
+                "the network does not say what its input was normalised with: give --normalize MEAN/STD, "
+                f"such as 0.5,0.5,0.5/0.2,0.2,0.2, or {listed(NORMALIZATIONS)}"
             )
         return info.mean, info.std
     mean, std = NORMALIZATIONS[given] if given in NORMALIZATIONS else _parsed(given)
@@ -126,13 +126,13 @@ def probe_normalization(model: nn.Module, images: Tensor, normalize: Normalizati
     'half'
     """
     channels = images.shape[1]
-    tried = {"given": normalize or NORMALIZATIONS["none"]}
+    tried = {"in use": normalize or NORMALIZATIONS["none"]}
     for name, (mean, std) in NORMALIZATIONS.items():
         common = (mean[:channels], std[:channels])
-        if not _close(common, tried["given"]) and len(common[0]) == channels:
+        if not _close(common, tried["in use"]) and len(common[0]) == channels:
             tried[name] = common
     found = {name: _fit(model, images, normalization) for name, normalization in tried.items()}
-    by = found["given"][0]
+    by = found["in use"][0]
     if by == "confidence":
         found.pop("bytes", None)  # large values make any network sure of itself
     return Probe(by, {name: score for name, (_, score) in found.items()})
@@ -174,6 +174,14 @@ def _divergence(norm: nn.Module, mean: Tensor, variance: Tensor) -> float:
     return float((0.5 * (ratio + shift - 1 - ratio.log())).median())
 
 
+def _remembers(norm: nn.Module) -> bool:
+    """Whether a norm keeps statistics, and has ever seen anything."""
+    mean, variance = (getattr(norm, name, None) for name in ("running_mean", "running_var"))
+    if not isinstance(mean, Tensor) or not isinstance(variance, Tensor):
+        return False
+    return bool(mean.any()) or not bool(variance.eq(1).all())
+
+
 @contextmanager
 def _stopped_at_first_norm(model: nn.Module, reached: list[tuple[nn.Module, Tensor]]) -> Iterator[None]:
     """Keep what enters the norm that is reached first, and go no further, if it remembers statistics."""
@@ -181,7 +189,7 @@ def _stopped_at_first_norm(model: nn.Module, reached: list[tuple[nn.Module, Tens
 
     def hook(norm: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         nonlocal passed
-        if not passed and isinstance(getattr(norm, "running_var", None), Tensor):
+        if not passed and _remembers(norm):
             reached.append((norm, arguments[0]))
             raise _Seen
         passed = True

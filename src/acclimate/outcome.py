@@ -15,14 +15,16 @@ from acclimate.files import whole_file
 
 __all__ = ["AdaptOutcome", "outcome_of", "told", "write_predictions"]
 
+_SHOWN = 10  # classes
 _COLLAPSED = 0.5  # share of its largest value below which the entropy of the predictions is an alarm
-_FALLEN = 0.9  # and share of what it was before
 
 
 @dataclass(frozen=True)
 class AdaptOutcome:
     """What can be said of an adaptation without a label."""
 
+    method: str
+    setting: str | None
     images: int
     changed: int
     """Images whose predicted class is another than before."""
@@ -38,12 +40,16 @@ def told(outcome: AdaptOutcome, failed: Mapping[str, str]) -> str:
     share = 100 * outcome.changed / outcome.images
     before, after = outcome.histogram
     lines = [
+        f"{outcome.method}, hyperparameters of the setting {outcome.setting!r}",
         f"{outcome.images:,} images: the prediction of {outcome.changed:,} ({share:.1f}%) has changed",
         f"mean confidence: {outcome.confidence[0]:.3f} before, {outcome.confidence[1]:.3f} after",
         f"classes predicted: {len(before)} before, {len(after)} after",
     ]
-    common = sorted(after, key=lambda name: -after[name])[:10]
-    lines += [f"  {name}: {before.get(name, 0)} before, {after[name]} after" for name in common]
+    counts = {name: (before.get(name, 0), after.get(name, 0)) for name in (*after, *before)}
+    common = sorted(counts, key=lambda name: -max(counts[name]))
+    lines += [f"  {name}: {counts[name][0]} before, {counts[name][1]} after" for name in common[:_SHOWN]]
+    if len(common) > _SHOWN:
+        lines.append(f"  and {len(common) - _SHOWN} more classes")
     lines += [f"caution: {caution}" for caution in outcome.cautions]
     lines += [f"left out: {reason}" for _, reason in sorted(failed.items())]
     return "\n".join(lines)
@@ -65,21 +71,32 @@ def write_predictions(
             writer.writerow([name, i, *own, names[int(source_top[i])], f"{source_sure[i]:.6f}"])
 
 
-def outcome_of(before: Tensor, after: Tensor, names: list[str], cautions: Sequence[str] = ()) -> AdaptOutcome:
+def outcome_of(
+    before: Tensor,
+    after: Tensor,
+    names: list[str],
+    *,
+    method: str = "",
+    setting: str | None = None,
+    cautions: Sequence[str] = (),
+) -> AdaptOutcome:
     """Compare what was predicted before and after; ``names`` has one for each column."""
     tops = [logits.argmax(1) for logits in (before, after)]
     counts = [top.bincount(minlength=len(names)) for top in tops]
     entropies = [_entropy(count) for count in counts]
     entropy, possible = entropies[1], math.log(min(len(names), len(after)))
     found = list(cautions)
-    if entropy < _COLLAPSED * possible and entropy < _FALLEN * entropies[0]:
+    if entropy < _COLLAPSED * possible:
+        already = " (as they did before)" if entropies[0] < _COLLAPSED * possible else ""
         found.append(
-            f"the predictions fall on few classes (entropy {entropy:.2f} of at most {possible:.2f}): "
-            "this may be a collapse, unless the images are of few classes"
+            f"the predictions fall on few classes{already}: entropy {entropy:.2f} of at most {possible:.2f}. "
+            "This may be a collapse, unless the images are of few classes"
         )
     first, second = ({names[i]: int(n) for i, n in enumerate(count.tolist()) if n} for count in counts)
     means = [logits.float().softmax(1).amax(1).mean().item() for logits in (before, after)]
     return AdaptOutcome(
+        method=method,
+        setting=setting,
         images=len(after),
         changed=int(tops[0].ne(tops[1]).sum()),
         confidence=(means[0], means[1]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
@@ -29,7 +30,7 @@ def progress_bar(total: int, show: bool | None) -> Iterator[Callable[[int, Histo
         return
     columns = (
         TextColumn("adapting"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
@@ -48,6 +49,6 @@ def _state(history: History) -> str:
     if not history.loss:
         return ""
     return (
-        f"loss {history.loss[-1]:.3f}  confidence {history.confidence[-1]:.3f}  "
-        f"class entropy {history.class_entropy[-1]:.2f}"
+        f"loss {history.loss[-1]:.3f} confidence {history.confidence[-1]:.2f} "
+        f"classes {math.exp(history.class_entropy[-1]):.1f}"  # that many in effect
     )

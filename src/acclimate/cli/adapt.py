@@ -11,6 +11,7 @@ import typer
 
 from acclimate.adapting import adapt_images, open_images
 from acclimate.cli.options import (
+    Corruption,
     Debug,
     Device,
     Force,
@@ -20,6 +21,7 @@ from acclimate.cli.options import (
     Model,
     Normalize,
     Seed,
+    Severity,
     Split,
     Weights,
 )
@@ -56,12 +58,8 @@ def adapt(
         ),
     ] = None,
     layout: Layout = "auto",
-    corruption: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of ImageNet-C or CIFAR-C data.", show_default=False)
-    ] = None,
-    severity: Annotated[
-        int | None, typer.Option(min=1, max=5, help="Of ImageNet-C or CIFAR-C data.", show_default=False)
-    ] = None,
+    corruption: Corruption = None,
+    severity: Severity = None,
     split: Split = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times to go through the images.")] = 5,
     batch_size: Annotated[int, typer.Option(min=2, help="Images in a batch.")] = 64,
@@ -124,10 +122,16 @@ def adapt(
             resume=resume,
         )
     if as_json:
-        how = {"method": method, "setting": setting, "epochs": epochs, "seed": seed}
+        files = {
+            "out": str(out),
+            "export": export and str(export),
+            "predictions": predictions and str(predictions),
+        }
+        how = {"epochs": epochs, "seed": seed, **files}
         print(json.dumps({**dataclasses.asdict(outcome), "failed": failed, **how}))
     else:
         print(told(outcome, failed).encode(errors="backslashreplace").decode())
+        messages.print(f"written: {', '.join(map(str, filter(None, (out, export, predictions))))}")
     raise typer.Exit(IN_PART if failed else DONE)
 
 
@@ -143,7 +147,7 @@ def _check_outputs(
     for path in given:
         if path.resolve() in {Path(name).resolve() for name in inputs}:
             raise OptionError(f"{path} would replace what is read: give another name")
-        if path.is_file() and not force and not (path == out and resume):
+        if path.is_file() and not (force or resume):
             goes_on = "--resume goes on from it, " if path == out else ""
             raise OptionError(f"{path} is there: {goes_on}--force replaces it")
     if resume and not out.exists():

@@ -10,7 +10,18 @@ import typer
 from rich.console import Console
 
 from acclimate.adapting import open_images, some_of
-from acclimate.cli.options import Debug, Device, Json, Method, Model, Normalize, Weights
+from acclimate.cli.options import (
+    Corruption,
+    Debug,
+    Device,
+    Json,
+    Layout,
+    Method,
+    Model,
+    Normalize,
+    Severity,
+    Weights,
+)
 from acclimate.cli.terminal import errors_as_messages
 from acclimate.doctor import diagnose, diagnosis_tree
 from acclimate.models.load import load_model
@@ -26,6 +37,9 @@ def doctor(
         str | None,
         typer.Option(metavar="SRC", help="Images, to see whether they fit the network.", show_default=False),
     ] = None,
+    layout: Layout = "auto",
+    corruption: Corruption = None,
+    severity: Severity = None,
     normalize: Normalize = None,
     method: Method = "slr",
     size: Annotated[
@@ -43,7 +57,12 @@ def doctor(
     """Look a network over: what adapts, what is frozen, whether the input fits, what a step costs."""
     with errors_as_messages(debug):
         network = load_model(model, weights)
-        images = None if data is None else some_of(open_images(network, data, size=size)[0])
+        images = None
+        if data is not None:
+            found = open_images(
+                network, data, size=size, layout=layout, corruption=corruption, severity=severity
+            )
+            images = some_of(found[0])
         diagnosis = diagnose(
             network,
             method,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "Corruption",
     "Debug",
     "Device",
     "Force",
@@ -17,6 +18,7 @@ __all__ = [
     "Model",
     "Normalize",
     "Seed",
+    "Severity",
     "Split",
     "Weights",
 ]
@@ -39,6 +41,12 @@ Normalize = Annotated[
 Layout = Annotated[str, typer.Option(metavar="NAME", help="Of `acclimate list layouts`.")]
 Split = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of VisDA-C or a data set of the hub.", show_default=False)
+]
+Corruption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of ImageNet-C or CIFAR-C data.", show_default=False)
+]
+Severity = Annotated[
+    int | None, typer.Option(min=1, max=5, help="Of ImageNet-C or CIFAR-C data.", show_default=False)
 ]
 Device = Annotated[
     str | None, typer.Option(help="Such as cuda or cpu; by default where the model is.", show_default=False)

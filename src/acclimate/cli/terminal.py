@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from rich.progress import (
 )
 
 from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, known
-from acclimate.errors import AcclimateError, OptionError, OutputError, WorkerError, listed
+from acclimate.errors import AcclimateError, AcclimateWarning, OptionError, OutputError, WorkerError, listed
 from acclimate.files import check_writable, whole_file
 
 __all__ = [
@@ -106,7 +107,9 @@ def errors_as_messages(debug: bool, kept: str = "", file: Path | None = None) ->
     ``kept`` ends the line of an interrupt, if the ``file`` of which it speaks is there.
     """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            yield
     except KeyboardInterrupt:
         if debug:
             raise
@@ -128,6 +131,11 @@ def errors_as_messages(debug: bool, kept: str = "", file: Path | None = None) ->
             f"error: {type(error).__name__}: {said} (not foreseen; --debug shows where)", style="red"
         )
         raise typer.Exit(IN_PART) from None
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    kind = "caution" if issubclass(category, AcclimateWarning) else f"warning: {category.__name__}"
+    messages.print(f"{kind}: {message}", style="yellow")
 
 
 @contextmanager

@@ -69,9 +69,9 @@ def labelled_folder(folder: Path, outputs: Mapping[str, int], layout: str, crop:
     return ImageSet(FileReader(folder, names, crop), names, layout, labels, _named(outputs))
 
 
-def _named(outputs: Mapping[str, int]) -> tuple[str, ...] | None:
-    if sorted(outputs.values()) != list(range(len(outputs))):
-        return None if not look_like_wnids(outputs) else imagenet_wnids()
+def _named(outputs: Mapping[str, int]) -> tuple[str, ...]:
+    if look_like_wnids(outputs):
+        return imagenet_wnids()
     return tuple(sorted(outputs, key=outputs.__getitem__))
 
 

@@ -22,7 +22,7 @@ __all__ = ["ImageSet", "readable"]
 _LOOKED_AT = 16  # images whose pixels are part of the fingerprint
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageSet(Dataset[Tensor]):
     """What every layout gives. As a data set it holds images only, pixels in [0, 1]."""
 
@@ -40,6 +40,12 @@ class ImageSet(Dataset[Tensor]):
     def __post_init__(self) -> None:
         if self.labels is not None and len(self.labels) != len(self.names):
             raise InputError(f"expected a label for each of {len(self.names)} images, got {len(self.labels)}")
+
+    def __repr__(self) -> str:
+        known = (
+            "no labels" if self.labels is None else f"labels of {len(set(self.labels.tolist())):,} classes"
+        )
+        return f"ImageSet({self.layout}, {len(self):,} images, {known})"
 
     def __len__(self) -> int:
         return len(self.names)

@@ -81,7 +81,8 @@ def _cell(method: str, corruption: str, count: int, epochs: int, seed: int) -> C
         adapter.fit(shifted, epochs, progress=False, on_epoch=evaluate)
     else:  # all epochs are alike
         evaluate(adapter)
-        evaluating = 0.0  # the pass is all there is to do
+        if adapter.method.adapts_statistics:
+            evaluating = 0.0  # the pass itself adapts
     seconds = time.perf_counter() - started - evaluating
     predicted = passes[-1].argmax(1)
     return Cell(

@@ -44,6 +44,11 @@ def show_demo(
                 running = measure(corruptions, count=count, epochs=chosen, seed=seed)
             cells.append(next(running))
         live.update(demo_table(cells, corruptions))
+    found = {(cell.corruption, cell.method): round(cell.accuracy, 1) for cell in cells}
+    if all(found[corruption, "tent"] == found[corruption, "bn"] for corruption in corruptions):
+        console.print(
+            "So few steps are too few for TENT's learning rate: it stays at bn. More --epochs show it."
+        )
     console.print(SNIPPET)
     return cells
 
