@@ -73,6 +73,9 @@ def _eight_bits(image: Image.Image) -> Image.Image:
         image = Image.fromarray(((values.clip(0, 65535) + 128) // 257).astype(np.uint8))
     if image.mode == "F":
         raise ValueError("floating-point pixels have no known range")
+    if image.mode == "RGB" and "transparency" not in image.info:
+        image.load()  # as it is: converting it would copy it
+        return image
     return image.convert("RGB")
 
 
