@@ -46,7 +46,7 @@ def ours(folder: Path) -> Iterator[Tensor]:
 def seconds(loader: Iterator[Tensor]) -> float:
     started = time.perf_counter()
     for images in loader:
-        images.mean().item()  # a network that does nothing
+        images[-1, -1, -1, -1].item()  # a network that does nothing
     return time.perf_counter() - started
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 # Some virtual machines announce AMX and then trap on it: a bfloat16 linear layer would kill the test run.
@@ -12,6 +13,9 @@ import pytest
 from PIL import Image
 
 from corrupted import picture
+
+# A shell in the background lets its children ignore Ctrl-C, which some tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from acclimate import Adapter
 from acclimate.cli import app
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
-from acclimate.demo.measure import CORRUPTIONS, METHODS, Cell, accuracy, shifted_images
+from acclimate.demo.measure import CORRUPTIONS, METHODS, QUICK_CORRUPTIONS, Cell, accuracy, shifted_images
 from acclimate.demo.show import demo_table
 
 
@@ -40,8 +40,8 @@ def test_the_demo_shows_adaptation_at_work(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     rows = json.loads(next(line for line in result.output.splitlines() if line.startswith("[{")))
     assert {row["method"] for row in rows} == set(METHODS)
-    assert {row["corruption"] for row in rows} == set(CORRUPTIONS)
-    means = {m: sum(r["accuracy"][-1] for r in rows if r["method"] == m) / 4 for m in METHODS}
+    assert {row["corruption"] for row in rows} == set(QUICK_CORRUPTIONS) < set(CORRUPTIONS)
+    means = {m: sum(r["accuracy"][-1] for r in rows if r["method"] == m) / 2 for m in METHODS}
     assert means["source"] + 10 < means["bn"] < means["slr"]
     assert "acclimate.Adapter(model" in result.output
     with Image.open(out) as picture:

@@ -60,12 +60,12 @@ def test_history_and_callbacks() -> None:
     assert all(0 <= e <= math.log(CLASSES) + 1e-6 for e in history.class_entropy)
 
 
-def test_the_progress_bar_shows_loss_confidence_and_class_entropy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_bar_shows_loss_confidence_and_classes(capsys: pytest.CaptureFixture[str]) -> None:
     Adapter(resnet(), "slr").fit(images(20), 1, batch_size=10, progress=True)
     Adapter(resnet(), "source").fit(images(20), 1, batch_size=10, progress=True)
     shown = capsys.readouterr().err
     assert "2/2" in shown
-    assert all(word in " ".join(shown.split()) for word in ("loss", "confidence", "class entropy"))
+    assert all(word in " ".join(shown.split()) for word in ("loss", "confidence", "classes"))
 
 
 def test_a_fit_that_was_interrupted_goes_on_with_the_same_call() -> None:

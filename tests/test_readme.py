@@ -26,6 +26,10 @@ def test_the_code_in_the_documents_runs_in_order(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (40, 40), (200, 100, 50)).save(tmp_path / "photos/a.png")
+    for name in ("a", "b", "c", "d"):
+        folder = tmp_path / "imagenet-c/fog/5" / ("cat" if name < "c" else "dog")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((224, 224), 50).save(folder / f"{name}.png")
     data = images(20)
     names = {
         "model": resnet(),

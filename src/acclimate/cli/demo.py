@@ -10,7 +10,7 @@ import typer
 
 from acclimate.cli.options import Debug, Json, Seed
 from acclimate.cli.terminal import errors_as_messages, messages, named_corruptions, split_words, written
-from acclimate.demo.measure import CORRUPTIONS
+from acclimate.demo.measure import CORRUPTIONS, QUICK_CORRUPTIONS
 from acclimate.demo.show import show_demo
 from acclimate.demo.summary import summary_figure
 
@@ -19,14 +19,18 @@ __all__ = ["demo"]
 
 def demo(
     corruption: Annotated[
-        list[str],
-        typer.Option(metavar="NAME", help="Names, or all for the fifteen; repeat it, or set commas."),
-    ] = [*CORRUPTIONS],  # noqa: B006 - typer copies it
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Names with commas, or all for the fifteen; by default {', '.join(CORRUPTIONS)}.",
+            show_default=False,
+        ),
+    ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Times to go through the images.", show_default=False)
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer images and one epoch: fifteen seconds.")
+        bool, typer.Option("--quick", help="Fewer images and corruptions, one epoch: fifteen seconds.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Where to draw the summary: .png, .pdf or .svg.")] = Path(
         "acclimate-demo.png"
@@ -37,7 +41,9 @@ def demo(
 ) -> None:
     """See a network fail on corrupted images, and recover without a label."""
     with errors_as_messages(debug):
-        words = ["test" if word == "all" else word for word in split_words(corruption)]
+        default = QUICK_CORRUPTIONS if quick else CORRUPTIONS
+        given = [*default] if corruption is None else split_words(corruption)
+        words = ["test" if word == "all" else word for word in given]
         with written(out) as part:
             cells = show_demo(
                 named_corruptions(words), quick=quick, epochs=epochs, seed=seed, console=messages

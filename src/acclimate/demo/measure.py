@@ -13,10 +13,11 @@ from acclimate.adapter import Adapter
 from acclimate.corruptions import corrupt
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 
-__all__ = ["CORRUPTIONS", "METHODS", "Cell", "accuracy", "measure", "shifted_images"]
+__all__ = ["CORRUPTIONS", "METHODS", "QUICK_CORRUPTIONS", "Cell", "accuracy", "measure", "shifted_images"]
 
 METHODS = ("source", "bn", "tent", "tent+", "hlr", "slr", "slr+it")
 CORRUPTIONS = ("impulse_noise", "defocus_blur", "fog", "contrast")
+QUICK_CORRUPTIONS = ("impulse_noise", "contrast")
 SEVERITY = 5
 _SHOWN = 6  # images of the gallery
 

@@ -14,7 +14,7 @@ from acclimate.demo.measure import METHODS, SEVERITY, Cell, measure
 __all__ = ["COUNT", "EPOCHS", "demo_table", "show_demo"]
 
 COUNT, EPOCHS = 400, 3
-_QUICK_COUNT, _QUICK_EPOCHS = 300, 1
+_QUICK_COUNT, _QUICK_EPOCHS = 256, 1
 
 SNIPPET = """
 The same for a model and images of your own:
@@ -46,9 +46,7 @@ def show_demo(
         live.update(demo_table(cells, corruptions))
     found = {(cell.corruption, cell.method): round(cell.accuracy, 1) for cell in cells}
     if all(found[corruption, "tent"] == found[corruption, "bn"] for corruption in corruptions):
-        console.print(
-            "So few steps are too few for TENT's learning rate: it stays at bn. More --epochs show it."
-        )
+        console.print("\nSo few steps are too few for TENT's learning rate: it stays at bn.")
     console.print(SNIPPET)
     return cells
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -35,8 +36,12 @@ def _accuracy(axes: Axes, cells: Sequence[Cell]) -> None:
         if cell.method in ("source", "bn"):  # nothing is trained
             axes.plot((0, epochs), (cell.accuracy,) * 2, ls=":", label=cell.method)
         else:
-            axes.plot(range(epochs + 1), (source, *cell.over_epochs), marker="o", ms=3, label=cell.method)
-    axes.set(title=f"{cells[0].corruption}: accuracy %", xlabel="epoch, without a label", ylim=(0, 100))
+            over = (source, *cell.over_epochs)
+            # tent and tent+ often lie on one another
+            style: dict[str, Any] = {"ls": "--", "zorder": 3} if cell.method == "tent" else {}
+            axes.plot(range(epochs + 1), over, marker="o", ms=3, label=cell.method, **style)
+    axes.set(title=f"{cells[0].corruption}: accuracy %", xlabel="epoch, without a label")
+    axes.set_ylim(10 * (min(cell.accuracy for cell in cells) // 10), 100)
     axes.set_xticks(range(epochs + 1))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
