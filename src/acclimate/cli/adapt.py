@@ -22,6 +22,7 @@ from acclimate.cli.options import (
     Normalize,
     Seed,
     Severity,
+    Size,
     Split,
     Weights,
 )
@@ -49,14 +50,7 @@ def adapt(
     setting: Annotated[
         str, typer.Option(metavar="NAME", help="Of `acclimate list presets`; auto: by the classes.")
     ] = "auto",
-    size: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Crop a folder's images to this; by default what the weights say, or 224; 0: do not.",
-            show_default=False,
-        ),
-    ] = None,
+    size: Size = None,
     layout: Layout = "auto",
     corruption: Corruption = None,
     severity: Severity = None,
@@ -121,17 +115,14 @@ def adapt(
             predictions=predictions,
             resume=resume,
         )
+    files = {"out": out, "export": export, "predictions": predictions}
+    written = {name: str(path) for name, path in files.items() if path is not None}
     if as_json:
-        files = {
-            "out": str(out),
-            "export": export and str(export),
-            "predictions": predictions and str(predictions),
-        }
-        how = {"epochs": epochs, "seed": seed, **files}
+        how = {"epochs": epochs, "seed": seed, "written": written}
         print(json.dumps({**dataclasses.asdict(outcome), "failed": failed, **how}))
     else:
         print(told(outcome, failed).encode(errors="backslashreplace").decode())
-        messages.print(f"written: {', '.join(map(str, filter(None, (out, export, predictions))))}")
+        messages.print(f"written: {', '.join(written.values())}")
     raise typer.Exit(IN_PART if failed else DONE)
 
 

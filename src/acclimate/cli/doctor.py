@@ -20,6 +20,7 @@ from acclimate.cli.options import (
     Model,
     Normalize,
     Severity,
+    Size,
     Weights,
 )
 from acclimate.cli.terminal import errors_as_messages
@@ -42,14 +43,7 @@ def doctor(
     severity: Severity = None,
     normalize: Normalize = None,
     method: Method = "slr",
-    size: Annotated[
-        int | None,
-        typer.Option(
-            min=8,
-            help="Side of the images in pixels; by default what the weights say, or 224.",
-            show_default=False,
-        ),
-    ] = None,
+    size: Size = None,
     device: Device = None,
     as_json: Json = False,
     debug: Debug = False,

@@ -19,6 +19,7 @@ __all__ = [
     "Normalize",
     "Seed",
     "Severity",
+    "Size",
     "Split",
     "Weights",
 ]
@@ -35,6 +36,14 @@ Normalize = Annotated[
     typer.Option(
         metavar="MEAN/STD",
         help="0.5,0.5,0.5/0.2,0.2,0.2, or imagenet, half, none, bytes; by default what the weights say.",
+        show_default=False,
+    ),
+]
+Size = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Side to which image files are cropped; by default what the weights say, or 224; 0 leaves them.",
         show_default=False,
     ),
 ]
