@@ -62,14 +62,14 @@ _ROWS: Final = {
     "visda-c": Layout(
         "VisDA-C: class folders and image_list.txt, 12 classes", _folder(is_visda_c), open_visda_c
     ),
-    "imagenet-c": Layout(
-        "ImageNet-C: corruption/severity/class/*.JPEG", _folder(is_imagenet_c), open_imagenet_c
-    ),
     "imagenet-r": Layout(
         "ImageNet-R: 200 classes of ImageNet's 1,000", _folder(is_imagenet_r), open_imagenet_r
     ),
     "imagenet": Layout(
         "ImageNet's validation images in 1,000 class folders", _folder(is_imagenet), open_imagenet
+    ),
+    "imagenet-c": Layout(
+        "ImageNet-C: corruption/severity/class/*.JPEG", _folder(is_imagenet_c), open_imagenet_c
     ),
     "class-folders": Layout(
         "a folder of images for each class", _folder(has_class_folders), open_class_folders

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +51,8 @@ def image_names(folder: Path) -> list[str]:
 
 def class_folders(folder: Path) -> list[str]:
     """Names of the folders in a folder."""
-    return sorted(
-        entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
-    )
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
 
 
 def labelled_folder(folder: Path, outputs: Mapping[str, int], layout: str, crop: Crop | None) -> ImageSet:

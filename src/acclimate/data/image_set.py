@@ -19,6 +19,7 @@ from acclimate.errors import InputError
 
 __all__ = ["ImageSet", "readable"]
 
+_THREADS = os.cpu_count() or 1
 _LOOKED_AT = 16  # images whose pixels are part of the fingerprint
 
 
@@ -58,17 +59,18 @@ class ImageSet(Dataset[Tensor]):
         first = self.read(positions[0])
         pixels = np.empty((len(positions), *first.transpose(2, 0, 1).shape), dtype=np.float32)
 
-        def put(row: int) -> None:
-            image = first if row == 0 else self.read(positions[row])
-            if image.shape != first.shape:
-                one, other = (self.names[positions[i]] for i in (0, row))
-                raise InputError(
-                    f"images of a batch must have one size, got {one} {first.shape} and "
-                    f"{other} {image.shape}: crop them"
-                )
-            np.divide(image.transpose(2, 0, 1), np.float32(255), out=pixels[row], dtype=np.float32)
+        def put(rows: range) -> None:
+            for row in rows:
+                image = first if row == 0 else self.read(positions[row])
+                if image.shape != first.shape:
+                    one, other = (self.names[positions[i]] for i in (0, row))
+                    raise InputError(
+                        f"images of a batch must have one size, got {one} {first.shape} and "
+                        f"{other} {image.shape}: crop them"
+                    )
+                np.divide(image.transpose(2, 0, 1), np.float32(255), out=pixels[row], dtype=np.float32)
 
-        list(_threads().map(put, range(len(positions))))
+        list(_threads().map(put, (range(start, len(positions), _THREADS) for start in range(_THREADS))))
         images = torch.from_numpy(pixels)
         return images.pin_memory() if torch.cuda.is_available() else images
 
@@ -131,4 +133,4 @@ class _Moved:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="acclimate-decode")
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="acclimate-decode")

@@ -16,7 +16,9 @@ _SEVERITIES = ("1", "2", "3", "4", "5")
 
 
 def _corruptions(path: Path) -> list[str]:
-    return [name for name in class_folders(path) if set(class_folders(path / name)) & set(_SEVERITIES)]
+    return [
+        name for name in class_folders(path) if any((path / name / level).is_dir() for level in _SEVERITIES)
+    ]
 
 
 def is_imagenet_c(path: Path) -> bool:

@@ -5,7 +5,6 @@ Shards that are elsewhere are fetched once, to a cache; images are then reached 
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import tarfile
@@ -45,7 +44,7 @@ class ShardReader:
         sample = self.samples[position]
         with open(sample.shard, "rb") as file:
             file.seek(sample.offset)
-            content = io.BytesIO(file.read(sample.size))
+            content = file.read(sample.size)
         return decode_image(content, f"{sample.name} of {sample.shard}", self.crop)
 
 
