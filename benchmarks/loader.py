@@ -24,7 +24,7 @@ from acclimate.data import open_data
 from acclimate.data.pictures import read_image
 from acclimate.models.vision import import_torchvision
 
-ROUNDS, BATCH, WORKERS = 5, 64, torch.get_num_threads()
+ROUNDS, BATCH, WORKERS = 9, 64, torch.get_num_threads()
 
 
 def plain(folder: Path) -> Iterator[Tensor]:
