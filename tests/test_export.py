@@ -49,7 +49,7 @@ def test_baked_statistics_are_the_targets() -> None:
 
 
 def test_running_statistics_predict_the_same_before_and_after_export() -> None:
-    adapter = Adapter(resnet(), "slr", statistics="running")
+    adapter = Adapter(resnet(), "slr", statistics="running", fast=False)
     adapter.fit(images(40), 2, batch_size=8)
     assert torch.equal(adapter.export()(BATCHES[0]), adapter.predict(BATCHES[0]))
 
@@ -193,7 +193,7 @@ def test_norms_that_were_given_an_affine_keep_it() -> None:
 def test_norms_with_an_activation_of_their_own_are_exported_whole() -> None:
     torch.manual_seed(0)
     model = import_timm().create_model("efficientnet_b0", num_classes=5)
-    adapter = Adapter(model, "tent", statistics="running")
+    adapter = Adapter(model, "tent", statistics="running", fast=False)
     adapter.fit(images(8, size=32), 1, batch_size=4)
     exported = adapter.export()
     model.load_state_dict(exported.state_dict(), strict=True)

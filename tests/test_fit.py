@@ -245,7 +245,7 @@ def test_the_label_loss_has_its_weight_once() -> None:
 def test_features_are_the_classifiers_input() -> None:
     model = resnet()
     seen: list[Tensor] = []
-    adapter = Adapter(model, "source")
+    adapter = Adapter(model, "source", fast=False)
     adapter.predict(BATCHES[1])
     with adapter._engine.network.features() as features:
         adapter.predict(BATCHES[0])

@@ -166,3 +166,15 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rows, "features", {"label": ClassLabel()})
     with pytest.raises(InputError, match="has no column of images"):
         open_data("hf:owner/name")
+
+
+def test_shards_that_webdataset_wrote(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    photos = np.random.default_rng(0).integers(0, 256, (10, 9, 11, 3), dtype=np.uint8)
+    with webdataset.ShardWriter(str(tmp_path / "photos-%06d.tar"), maxcount=4, verbose=0) as sink:
+        for number, photo in enumerate(photos):
+            sink.write({"__key__": f"photo{number:04d}", "png": photo, "cls": number % 3})
+    images = open_data(f"{tmp_path}/photos-{{000000..000002}}.tar", crop=None)
+    assert images.labels is not None
+    assert images.labels.tolist() == [number % 3 for number in range(10)]
+    np.testing.assert_array_equal(np.stack([images.read(i) for i in range(10)]), photos)

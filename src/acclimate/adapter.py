@@ -59,6 +59,7 @@ class Adapter:
         steps: number of online calls to come, over which a cosine schedule decays.
         device: where to adapt, if not where the model is.
         seed: of the order of the images and the initial weights of the input transformation.
+        fast: let images lie in memory as convolutions take them fastest, which moves the last digits.
         **overrides: fields of `Method`: ``lr``, ``delta``, ``kappa``, ``optimizer``, ...
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
@@ -85,6 +86,7 @@ class Adapter:
         steps: int | None = None,
         device: torch.device | str | None = None,
         seed: int = 0,
+        fast: bool = True,
         **overrides: Any,
     ) -> None:
         misplaced = sorted(overrides.keys() & _FIT_ONLY)
@@ -106,6 +108,7 @@ class Adapter:
             features=features,
             steps=steps,
             seed=seed,
+            fast=fast,
         )
         self._external = objective
         with torch.inference_mode(False):

@@ -253,4 +253,4 @@ def _output_names(classes: Sequence[str] | None, kept: Sequence[int] | None, col
 def some_of(images: ImageSet) -> Tensor:
     """A few images from all over the data."""
     step = max(1, len(images) // _PROBED)
-    return images.batch(range(0, len(images), step)[:_PROBED])
+    return images.batch(range(0, len(images), step)[:_PROBED]).contiguous()

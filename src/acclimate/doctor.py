@@ -88,6 +88,7 @@ def diagnose(
         warnings.simplefilter("ignore", AcclimateWarning)  # the notes have them
         adapter = Adapter(model, method, normalize=in_use, device=device)
     trial = torch.rand(_BATCH, *shape)
+    _predict(adapter, trial)  # not counted: the first time may try more than one layout in memory
     with FlopCounterMode(display=False) as forward:
         _predict(adapter, trial)
     saved = _SavedBytes(adapter)

@@ -91,6 +91,7 @@ class Engine:
             transform=transform,
             classes=options.classes,
             features=options.features,
+            fast=options.fast,
         )
 
     def update(self, batch: Batch, *, position: int, total: int | None, epoch: int = 0) -> Tensor:

@@ -50,7 +50,9 @@ def _frozen_top(model: nn.Module, layers: Sequence[str]) -> tuple[set[str], str]
     else:
         # A flat network has no stages: its last quarter stands for one.
         first = len(layers) - max(1, len(layers) // 4)
-        why = f"the last {len(layers) - first} of {len(layers)} layers that could adapt are frozen"
+        count = len(layers) - first
+        those = f"the last {count}" if count > 1 else "the last"
+        why = f"{those} of {len(layers)} layers that could adapt {'are' if count > 1 else 'is'} frozen"
     if first <= 0:
         return set(), "nothing is frozen, as the network has no layers below its last stage"
     return set(layers[first:]), why

@@ -44,6 +44,7 @@ class Network(nn.Module):
         transform: InputTransformation | None = None,
         classes: Sequence[int] | None = None,
         features: str | None = None,
+        fast: bool = True,
     ) -> None:
         super().__init__()
         self.model = model
@@ -54,6 +55,8 @@ class Network(nn.Module):
         self.register_buffer("classes", chosen, persistent=False)
         self._classifier = features
         self._range_checked = False
+        self._channels_last = fast and any(isinstance(module, nn.Conv2d) for module in model.modules())
+        self._insists = False
         self._outputs: int | None = None
         if features is not None and features not in dict(model.named_modules()):
             raise OptionError(
@@ -68,11 +71,15 @@ class Network(nn.Module):
             )
         if self.normalization is not None and not self._range_checked:
             self._check_range(images)
+        if self._insists:
+            images = images.contiguous()
+        elif self._channels_last and images.ndim == 4 and images.device.type == "cpu":
+            images = images.contiguous(memory_format=torch.channels_last)
         if self.transform is not None:
             images = self.transform(images)
         if self.normalization is not None:
             images = self.normalization(images)
-        logits = logits_of(self.model(images))
+        logits = logits_of(self._output(images))
         self._outputs = logits.shape[1]
         if self.classes is None:
             return logits
@@ -81,6 +88,25 @@ class Network(nn.Module):
                 f"classes goes up to {int(self.classes.max())}, but the network has {logits.shape[1]} outputs"
             )
         return logits[:, self.classes]
+
+    def _output(self, images: Tensor) -> object:
+        """The model's output; images lie in memory pixel by pixel where convolutions are faster so.
+
+        A model that asks for another shape by ``view`` may refuse that: it gets them plane by plane.
+        """
+        if images.is_contiguous():
+            return self.model(images)
+        before = [] if self._outputs else [buffer.clone() for buffer in self.model.buffers()]
+        try:
+            return self.model(images)
+        except RuntimeError as error:
+            if "view size is not compatible" not in str(error):
+                raise
+        self._insists = True
+        with torch.no_grad():  # the layers before the one that refused have seen the batch already
+            for buffer, value in zip(self.model.buffers(), before, strict=bool(before)):
+                buffer.copy_(value)
+        return self.model(images.contiguous())
 
     def _check_range(self, images: Tensor) -> None:
         """Once: pixels that were normalised already, or never divided by 255, are a costly silent mistake."""

@@ -28,6 +28,7 @@ class Options:
     features: str | None
     steps: int | None
     seed: int
+    fast: bool = True
 
 
 def make_options(

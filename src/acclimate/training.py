@@ -138,7 +138,7 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.lr * group["share"] * decay
         positions = self._positions()
-        batch = self._augmented(self.images.batch(positions.tolist())).to(self._device)
+        batch = self._augmented(self.images.batch(positions.tolist()).contiguous()).to(self._device)
         if self._normalize is not None:
             batch = (batch - self._normalize[0]) / self._normalize[1]
         self.model.train()

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from acclimate.data.buffers import Buffers
 from acclimate.data.pictures import Bytes
 from acclimate.errors import InputError
 
@@ -38,6 +39,8 @@ class ImageSet(Dataset[Tensor]):
     classes: tuple[int, ...] | None = None
     """The outputs that can occur, where these are not all: what `Adapter(classes=)` takes."""
 
+    _buffers: Buffers = field(default_factory=Buffers, init=False)
+
     def __post_init__(self) -> None:
         if self.labels is not None and len(self.labels) != len(self.names):
             raise InputError(f"expected a label for each of {len(self.names)} images, got {len(self.labels)}")
@@ -55,9 +58,9 @@ class ImageSet(Dataset[Tensor]):
         return self.batch([position])[0]
 
     def batch(self, positions: Sequence[int]) -> Tensor:
-        """Images (N, C, H, W) in [0, 1], decoded side by side."""
+        """Images (N, C, H, W) in [0, 1], decoded side by side; in memory pixel by pixel, as they came."""
         first = self.read(positions[0])
-        pixels = np.empty((len(positions), *first.transpose(2, 0, 1).shape), dtype=np.float32)
+        pixels = self._buffers.lend((len(positions), *first.shape))
 
         def put(rows: range) -> None:
             for row in rows:
@@ -68,11 +71,11 @@ class ImageSet(Dataset[Tensor]):
                         f"images of a batch must have one size, got {one} {first.shape} and "
                         f"{other} {image.shape}: crop them"
                     )
-                np.divide(image.transpose(2, 0, 1), np.float32(255), out=pixels[row], dtype=np.float32)
+                np.divide(image, np.float32(255), out=pixels[row], dtype=np.float32)
 
         list(_threads().map(put, (range(start, len(positions), _THREADS) for start in range(_THREADS))))
-        images = torch.from_numpy(pixels)
-        return images.pin_memory() if torch.cuda.is_available() else images
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        return images.contiguous().pin_memory() if torch.cuda.is_available() else images
 
     def subset(self, positions: Sequence[int]) -> ImageSet:
         """Some of the images, in the order given."""
