@@ -40,6 +40,7 @@ TOP = (
     "__init__",
     "__main__",
     "adapting",
+    "bench",
     "demo",
     "doctor",
     "normalization",

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import acclimate
 from acclimate import METHODS
+from acclimate.bench import PRESETS
 from acclimate.cli import app, main
 from acclimate.corruptions import CORRUPTIONS, corrupt
 from acclimate.data.pictures import read_image
@@ -24,7 +25,8 @@ from corrupted import pixels, run
 
 
 @pytest.mark.parametrize(
-    ("what", "table"), [("methods", METHODS), ("corruptions", CORRUPTIONS), ("presets", SETTINGS)]
+    ("what", "table"),
+    [("methods", METHODS), ("corruptions", CORRUPTIONS), ("presets", PRESETS), ("settings", SETTINGS)],
 )
 def test_list(what: str, table: dict[str, object]) -> None:
     said = CliRunner().invoke(app, ["list", what]).output

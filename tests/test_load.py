@@ -217,3 +217,18 @@ def test_hubs_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", library)
     with pytest.raises(ModelError, match=r"\(We couldn't connect\): fetch its folder"):
         load_model("hf:owner/name")
+
+
+def test_torchvisions_weights_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def stands_in(self: object, *_: object, **__: object) -> dict[str, Tensor]:
+        asked.append(str(self))
+        return import_torchvision().models.resnet50(weights=None).state_dict()
+
+    monkeypatch.setattr("torchvision.models._api.WeightsEnum.get_state_dict", stands_in)
+    sizes = [model_info(load_model(f"resnet50{tag}")).resize for tag in ("", ".IMAGENET1K_V1")]  # type: ignore[union-attr]
+    assert asked == ["ResNet50_Weights.IMAGENET1K_V2", "ResNet50_Weights.IMAGENET1K_V1"]
+    assert sizes == [232, 256]
+    with pytest.raises(ModelError, match=r"unknown weights of resnet50 'IMAGENET1K_V7'.*'IMAGENET1K_V1'"):
+        load_model("resnet50.IMAGENET1K_V7")

@@ -28,7 +28,7 @@ from acclimate.types import AdaptationResult, Batch, History
 __all__ = ["Adapter", "adapt"]
 
 
-_FIT_ONLY: Final = {"epochs", "batch_size", "shuffle", "progress", "on_step", "on_epoch"}
+_FIT_ONLY: Final = {"epochs", "batch_size", "shuffle", "progress", "on_step", "on_epoch", "on_logits"}
 
 
 class Adapter:
@@ -186,6 +186,7 @@ class Adapter:
         progress: bool | None = None,
         on_step: Callable[[Adapter], None] | None = None,
         on_epoch: Callable[[Adapter], None] | None = None,
+        on_logits: Callable[[Tensor, Tensor | None], None] | None = None,
     ) -> History:
         """Adapt over epochs, with the learning rate on its schedule over all steps.
 
@@ -197,6 +198,8 @@ class Adapter:
             progress: show a bar; by default in a terminal only.
             on_step: called after every update, for instance to `save`.
             on_epoch: called after every epoch.
+            on_logits: called in every step with the logits from before the update, as an online call
+                returns them, and with the images' positions in the data, where they have one.
 
         Interrupted at any point, or loaded from a file that `on_step` or `on_epoch` saved, the same call
         with the same data goes on where it stood, to the same numbers. Ctrl-C waits for the end of a step.
@@ -223,7 +226,16 @@ class Adapter:
             self._fit = fit
         steps, ends = (lambda: call(on_step)), (lambda: call(on_epoch))
         try:
-            run(fit, self._engine, batches, self._generator, progress=progress, on_step=steps, on_epoch=ends)
+            run(
+                fit,
+                self._engine,
+                batches,
+                self._generator,
+                progress=progress,
+                on_step=steps,
+                on_epoch=ends,
+                on_logits=on_logits,
+            )
         except BaseException:
             if fit.epoch == fit.batch == 0:  # nothing was done yet, so that there is nothing to go on with
                 self._fit = None

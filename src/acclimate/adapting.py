@@ -52,7 +52,7 @@ def open_images(
         split: of VisDA-C and of the hub.
     """
     found = find_layout(data) if layout == "auto" else layout
-    if found in ("imagenet", "class-folders"):
+    if found == "class-folders":
         found = "unlabelled"
     crop = trained_crop(model) if size is None else Crop(size) if size else None
     images = open_data(
@@ -65,12 +65,7 @@ def open_images(
         partial=True,
         labels=False,
     )
-    if (
-        size is None
-        and crop is not None
-        and (model_info(model) is None)
-        and found not in ("arrays", "cifar-c")
-    ):
+    if size is None and crop is not None and not _says_size(model) and found not in ("arrays", "cifar-c"):
         _tell_of_enlarging(images, crop)
     return readable(images, progress)
 
@@ -80,7 +75,10 @@ def _tell_of_enlarging(images: ImageSet, crop: Crop) -> None:
     reader = images.read
     if not isinstance(reader, FileReader):
         return
-    height, width = read_image(reader.folder / reader.names[0], None).shape[:2]
+    try:
+        height, width = read_image(reader.folder / reader.names[0], None).shape[:2]
+    except InputError:  # told of later, with all others that cannot be read
+        return
     if min(height, width) < crop.size:
         warnings.warn(
             f"images of {width} by {height} pixels are enlarged to {crop.size}, as the network does not say "
@@ -90,12 +88,17 @@ def _tell_of_enlarging(images: ImageSet, crop: Crop) -> None:
         )
 
 
+def _says_size(model: nn.Module) -> bool:
+    info = model_info(model)
+    return info is not None and info.size is not None
+
+
 def trained_crop(model: nn.Module) -> Crop:
     """The crop that a network was evaluated with, as its weights say; otherwise ImageNet's."""
     info = model_info(model)
     if info is None or info.size is None:
         return Crop()
-    return Crop(info.size, info.resize, info.interpolation or "bilinear")
+    return Crop(info.size, info.resize, info.interpolation or "bilinear", squash=info.squash)
 
 
 def adapt_images(
@@ -244,8 +247,10 @@ def _export(adapter: Adapter, model: nn.Module, path: Path) -> str | None:
 
 def _output_names(classes: Sequence[str] | None, kept: Sequence[int] | None, columns: int) -> list[str]:
     """A name for each column of the logits, which may be some of the network's outputs only."""
-    if classes is not None and kept is None and len(classes) != columns:
-        raise InputError(f"expected a name for each of {columns} outputs, got {len(classes)}")
+    expected = columns if kept is None else max(kept) + 1
+    if classes is not None and (len(classes) < expected or (kept is None and len(classes) != columns)):
+        least = "" if kept is None else "at least "
+        raise InputError(f"expected a name for each of {least}{expected} outputs, got {len(classes)}")
     outputs = list(range(columns)) if kept is None else list(kept)
     return [str(output) if classes is None else classes[output] for output in outputs]
 

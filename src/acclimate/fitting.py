@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
 from acclimate.batches import Batches
 from acclimate.engine import Engine
@@ -68,6 +69,7 @@ def run(
     progress: bool | None,
     on_step: Callable[[], None],
     on_epoch: Callable[[], None],
+    on_logits: Callable[[Tensor, Tensor | None], None] | None = None,
 ) -> None:
     """Go through all steps that are still to come."""
     with progress_bar(fit.epochs * fit.length, progress) as show:
@@ -75,8 +77,10 @@ def run(
             for batch in _remaining(fit, engine, batches, generator):
                 position, total = fit.epoch * fit.length + fit.batch, fit.epochs * fit.length
                 with uninterrupted():
-                    engine.update(batch, position=position, total=total, epoch=fit.epoch + 1)
+                    logits = engine.update(batch, position=position, total=total, epoch=fit.epoch + 1)
                     fit.batch += 1
+                if on_logits is not None:
+                    on_logits(logits, batch.index)
                 show(position + 1, engine.history)
                 on_step()
             if fit.batch == 0:

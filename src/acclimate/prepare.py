@@ -136,6 +136,7 @@ def model_info(model: nn.Module) -> ModelInfo | None:
         size,
         resize,
         config.get("interpolation"),
+        squash=config.get("crop_mode") == "squash",
         assumed=bool(config.get("assumed")),
         origin="its pretrained_cfg",
     )

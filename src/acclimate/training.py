@@ -6,6 +6,7 @@ is random about them are drawn from the seed and the step.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,13 +20,15 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from acclimate.data import ImageSet
+from acclimate.delta import digests
 from acclimate.errors import InputError, OptionError
 from acclimate.files import check_writable, whole_file
+from acclimate.interrupts import uninterrupted
 from acclimate.models.heads import head_name
 from acclimate.network import logits_of
 from acclimate.normalization import Normalization
 
-__all__ = ["Recipe", "train"]
+__all__ = ["Recipe", "kept_beside", "train"]
 
 _META = "training"
 
@@ -70,13 +73,14 @@ def train(
     labels = _checked_labels(images, recipe)
     model = model.to(device) if device else model
     run = _Run(model, images, labels, normalize, recipe)
-    state = out.with_name(f"{out.stem}.training.safetensors")
+    state = kept_beside(out)
     if resume and state.exists():
         run.restore(state)
     total = recipe.epochs * run.batches
     try:
         while run.step < total:
-            loss = run.update(total)
+            with uninterrupted():
+                loss = run.update(total)
             progress(run.step, total, loss)
             if run.step % run.batches == 0:
                 run.keep(state)
@@ -88,6 +92,11 @@ def train(
         part.write_bytes(save({name: value.cpu().contiguous() for name, value in model.state_dict().items()}))
     state.unlink(missing_ok=True)
     return model
+
+
+def kept_beside(out: Path) -> Path:
+    """Where a training that has not ended keeps what it needs to go on."""
+    return out.with_name(f"{out.stem}.training.safetensors")
 
 
 def _checked_labels(images: ImageSet, recipe: Recipe) -> Tensor:
@@ -112,6 +121,8 @@ class _Run:
         self.model, self.images, self.labels, self.recipe = model, images, labels, recipe
         self.batches = len(images) // recipe.batch_size
         self.step = 0
+        found = json.dumps(digests(model.state_dict()), sort_keys=True)
+        self._begun_with = hashlib.sha256(found.encode()).hexdigest()[:16]
         place = head_name(model).removesuffix(".classifier")
         head = {id(p) for p in model.get_submodule(place).parameters()}
         groups = [
@@ -175,10 +186,17 @@ class _Run:
 
     def _generator(self, epoch: int, step: int) -> torch.Generator:
         # one stream for each epoch's order and one for each step's images
-        return torch.Generator().manual_seed((self.recipe.seed * 1_000_003 + epoch) * 1_000_003 + step + 1)
+        name = f"{self.recipe.seed} {epoch} {step}".encode()
+        return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(name).digest()[:8], "big") >> 1)
 
     def _about(self) -> dict[str, Any]:
-        return {"recipe": asdict(self.recipe), "data": self.images.fingerprint()}
+        normalize = None if self._normalize is None else [v.flatten().tolist() for v in self._normalize]
+        return {
+            "recipe": asdict(self.recipe),
+            "data": self.images.fingerprint(),
+            "normalize": normalize,
+            "begun_with": self._begun_with,
+        }
 
     def keep(self, path: Path) -> None:
         """Write all that is needed to go on."""
@@ -200,10 +218,15 @@ class _Run:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         except (SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"{path} is damaged, or not what a training kept: {error}") from error
-        if {key: document[key] for key in ("recipe", "data")} != self._about():
-            raise OptionError(
-                f"{path} is of a training with other images or another recipe: give the same command"
-            )
+        differs = [key for key, value in self._about().items() if document.get(key) != value]
+        if differs:
+            what = {
+                "recipe": "another recipe",
+                "data": "other images",
+                "normalize": "another normalisation",
+                "begun_with": "other weights or another bottleneck",
+            }[differs[0]]
+            raise OptionError(f"{path} is of a training with {what}: give the same command")
         self.model.load_state_dict(
             {name.removeprefix("model."): v for name, v in tensors.items() if name.startswith("model.")}
         )

@@ -31,6 +31,8 @@ class ModelInfo:
     resize: int | None = None
     """Shorter side before the crop."""
     interpolation: str | None = None
+    squash: bool = False
+    """Whether images become squares by a change of their proportions, not by a crop."""
     assumed: bool = False
     """Whether this is said of the published weights, while others are in use."""
     origin: str = "the weights' metadata"

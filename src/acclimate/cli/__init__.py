@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import acclimate
-from acclimate.cli import adapt, corrupt, demo, doctor, fetch, figures, lists, train_head
+from acclimate.cli import adapt, bench, compare, corrupt, demo, doctor, fetch, figures, lists, train_head
 from acclimate.cli.terminal import BAD_INPUT, DONE, messages
 
 __all__ = ["app", "main"]
@@ -23,7 +23,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo.demo, adapt.adapt, doctor.doctor, corrupt.corrupt, fetch.fetch):
+for command in (
+    demo.demo,
+    adapt.adapt,
+    doctor.doctor,
+    corrupt.corrupt,
+    fetch.fetch,
+    bench.bench,
+    compare.compare,
+):
     app.command()(command)
 app.add_typer(figures.app, name="figures")
 app.command("train-head")(train_head.train_head)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from acclimate.bench import PRESETS
 from acclimate.cli.options import Debug, Json
 from acclimate.cli.terminal import errors_as_messages
 from acclimate.corruptions import CORRUPTIONS
@@ -31,7 +32,11 @@ def _corruptions() -> dict[str, str]:
 
 
 def _presets() -> dict[str, str]:
-    return {name: f"hyperparameters: {row.summary}" for name, row in SETTINGS.items()}
+    return {name: row.summary for name, row in PRESETS.items()}
+
+
+def _settings() -> dict[str, str]:
+    return {name: row.summary for name, row in SETTINGS.items()}
 
 
 def _layouts() -> dict[str, str]:
@@ -43,6 +48,7 @@ LISTS: Mapping[str, Callable[[], dict[str, str]]] = {
     "models": model_names,
     "corruptions": _corruptions,
     "presets": _presets,
+    "settings": _settings,
     "layouts": _layouts,
 }
 
@@ -55,7 +61,7 @@ def list_(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List methods (to which +it, +shot and -div can be added), models, corruptions, presets or layouts."""
+    """List what there is by name; +it, +shot and -div can be added to methods."""
     with errors_as_messages(debug):
         if what not in LISTS:
             raise OptionError(unknown("list", what, LISTS))

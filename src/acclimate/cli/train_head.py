@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from acclimate.adapting import trained_crop
-from acclimate.cli.options import Debug, Device, Force, Layout, Model, Normalize, Seed, Split, Weights
+from acclimate.cli.options import Debug, Device, Force, Layout, Model, Normalize, Seed, Size, Split, Weights
 from acclimate.cli.terminal import errors_as_messages, messages, progress_bar
 from acclimate.data import Crop, open_data
 from acclimate.errors import InputError, OptionError
 from acclimate.models.heads import BOTTLENECK, attach_head
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
-from acclimate.training import Recipe, train
+from acclimate.training import Recipe, kept_beside, train
 
 __all__ = ["train_head"]
 
@@ -29,6 +29,7 @@ def train_head(
     normalize: Normalize = None,
     layout: Layout = "auto",
     split: Split = None,
+    size: Size = None,
     out: Annotated[Path, typer.Option(help="Weights of the trained network.")] = Path("head.safetensors"),
     bottleneck: Annotated[int, typer.Option(min=2, help="Width of the bottleneck.")] = BOTTLENECK,
     epochs: Annotated[int, typer.Option(min=1, help="Times to go through the images.")] = 10,
@@ -44,14 +45,23 @@ def train_head(
 
     The weights load by the same --model with --weights.
     """
-    kept = ": what was trained is kept, and the same command with --resume goes on"
+    kept = f": what was trained is in {kept_beside(out)}, and the same command with --resume goes on"
     with errors_as_messages(debug, kept):
         if out.exists() and not force:
             raise OptionError(f"{out} is there: --force replaces it")
+        begun = kept_beside(out)
+        if begun.exists() and not (resume or force):
+            raise OptionError(
+                f"{begun} is of a training that has not ended: --resume goes on, --force begins anew"
+            )
+        if resume and not begun.exists():
+            messages.print(f"nothing to go on from at {begun}: this begins anew")
         network = load_model(model, weights)
-        crop = trained_crop(network)
+        crop = trained_crop(network) if not size else Crop(size)
         larger = crop.resize or int(crop.size * 256 / 224)
-        images = open_data(data, layout, crop=Crop(larger, larger, crop.interpolation), split=split)
+        images = open_data(
+            data, layout, crop=Crop(larger, larger, crop.interpolation), split=split, training=True
+        )
         if images.labels is None:
             raise InputError(f"{data} has no labels: give class folders, or an array with labels")
         recipe = Recipe(epochs=epochs, batch_size=batch_size, lr=lr, size=crop.size, seed=seed)

@@ -104,6 +104,7 @@ def open_data(
     split: str | None = None,
     labels: bool = True,
     partial: bool = False,
+    training: bool = False,
 ) -> ImageSet:
     """Open a data set.
 
@@ -116,10 +117,13 @@ def open_data(
         split: of VisDA-C.
         labels: whether the labels of arrays are read.
         partial: whether classes of ImageNet may be missing.
+        training: whether the split by default is that for training, not that for testing.
     """
     if layout != "auto" and layout not in LAYOUTS:
         raise OptionError(unknown("layout", layout, LAYOUTS))
     name = find_layout(path) if layout == "auto" else layout
     how = Crop(crop) if isinstance(crop, int) else crop
-    request = Request(str(path), how, corruption, severity, split, labels, partial)
+    request = Request(str(path), how, corruption, severity, split, labels, partial, training)
+    if "://" not in request.path and name not in ("hub", "shards", "arrays") and not request.folder.is_dir():
+        raise InputError(f"there is no folder {path}, as is expected of the layout {name!r}")
     return LAYOUTS[name].open(request)

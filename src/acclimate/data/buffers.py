@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from typing import Any
@@ -30,6 +31,7 @@ class Buffers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._known: list[tuple[Floats, weakref.ref[Floats]]] = []
 
     def lend(self, shape: tuple[int, ...]) -> Floats:
@@ -37,6 +39,8 @@ class Buffers:
 
         A tensor made of it holds it, and so does whatever shares memory with that tensor.
         """
+        if self._process != os.getpid():  # after a fork the lock may be held by a thread that is no more
+            self.__init__()  # type: ignore[misc]
         with self._lock:
             free = [array for array, lent in self._known if lent() is None and array.shape == shape]
             array = free[0] if free else np.empty(shape, dtype=np.float32)

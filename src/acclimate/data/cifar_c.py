@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from acclimate.errors import InputError
 __all__ = ["ArrayReader", "is_cifar_c", "open_array", "open_cifar_c"]
 
 _SEVERITIES = 5
+_ONE = re.compile(r"(.+)_([1-5])")  # a file of one severity
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,37 @@ def is_cifar_c(path: Path) -> bool:
 
 
 def open_cifar_c(request: Request) -> ImageSet:
-    """One corruption at one severity: a fifth of its file."""
-    corruption = request.chosen("corruption", _files(request.folder))
-    path = request.folder / f"{corruption}.npy"
+    """One corruption at one severity: a fifth of `fog.npy`, or all of `fog_5.npy`, as `corrupt` makes it."""
+    found = [_ONE.fullmatch(stem) for stem in _files(request.folder)]
+    alone = {(match[1], match[2]) for match in found if match is not None}
+    names = sorted(
+        {
+            stem if match is None else match[1]
+            for stem, match in zip(_files(request.folder), found, strict=True)
+        }
+    )
+    corruption = request.chosen("corruption", names)
+    whole = request.folder / f"{corruption}.npy"
+    all_five = [str(number + 1) for number in range(_SEVERITIES)]
+    severities = all_five if whole.exists() else sorted(level for name, level in alone if name == corruption)
+    severity = request.chosen("severity", severities)
+    path = whole if whole.exists() else request.folder / f"{corruption}_{severity}.npy"
     images, labels = open_array_file(path)
     if labels is None:
         raise InputError(f"there is no {path.with_name('labels.npy')}, which this layout needs")
-    if len(images) % _SEVERITIES:
+    parts = _SEVERITIES if path == whole else 1
+    if len(images) % parts:
         raise InputError(f"expected five severities of equal length in {path}, got {len(images):,} images")
-    severity = int(request.chosen("severity", [str(number + 1) for number in range(_SEVERITIES)]))
-    count = len(images) // _SEVERITIES
-    start = (severity - 1) * count
-    names = [f"{corruption}/{severity}/{number:05d}" for number in range(count)]
-    own = torch.from_numpy(np.array(labels[start : start + count], dtype=np.int64))
-    return ImageSet(ArrayReader(images, start), names, "cifar-c", own)
+    count = len(images) // parts
+    own = np.array(labels, dtype=np.int64).reshape(parts, count)
+    if (own != own[0]).any():
+        raise InputError(
+            f"expected five severities of the same images in {path}, but their labels differ: a file of "
+            f"one severity is called {corruption}_5.npy"
+        )
+    start = (int(severity) - 1) * count if path == whole else 0
+    numbers = [f"{corruption}/{severity}/{number:05d}" for number in range(count)]
+    return ImageSet(ArrayReader(images, start), numbers, "cifar-c", torch.from_numpy(own[0]))
 
 
 def open_array(request: Request) -> ImageSet:

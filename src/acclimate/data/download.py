@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
@@ -37,6 +38,11 @@ def download(
     What has come is kept in ``target.part``; a cut connection goes on from there, now or at the next call.
     """
     if target.exists():
+        if md5 is not None and (found := _md5(target)) != md5:
+            raise FetchError(
+                f"{target} has the checksum {found}, expected {md5}: it is not what {url} gives, or not "
+                "whole; remove it"
+            )
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
@@ -45,6 +51,8 @@ def download(
             _append(url, part, progress)
             break
         except (OSError, HTTPException) as error:
+            if isinstance(error, FetchError):
+                raise
             if attempt == _TRIES - 1 or _final(error):
                 raise FetchError(_told(url, target, part, error)) from error
             time.sleep(pause * 2**attempt)
@@ -58,17 +66,35 @@ def download(
 
 
 def cached(url: str, folder: Path | None = None, **options: Any) -> Path:
-    """A local copy of what is at an address."""
+    """A local copy of what is at an address; made anew if that is newer or of another size."""
     folder = folder or Path.home() / ".cache" / "acclimate"
     name = hashlib.sha256(url.encode()).hexdigest()[:16]
-    return download(url, folder / name / url.rstrip("/").rpartition("/")[2], **options)
+    target = folder / name / url.rstrip("/").rpartition("/")[2]
+    if target.exists() and _has_changed(url, target):
+        target.unlink()
+    return download(url, target, **options)
+
+
+def _has_changed(url: str, copy: Path) -> bool:
+    """Whether a server says that it has another file now; one that cannot be asked says nothing."""
+    if not url.startswith(("http://", "https://")):
+        return False
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_TIMEOUT) as answer:
+            length, changed = (answer.headers.get(name) for name in ("Content-Length", "Last-Modified"))
+    except (OSError, HTTPException):
+        return False
+    about = copy.stat()
+    newer = changed is not None and parsedate_to_datetime(changed).timestamp() > about.st_mtime
+    return newer or (length is not None and int(length) != about.st_size)
 
 
 def _append(url: str, part: Path, progress: Progress) -> None:
     """Add to a part what is missing of it; an error if the end was not reached."""
     there = part.stat().st_size if part.exists() else 0
     part.touch()
-    with _opened(url, there) as (source, start, total), part.open("r+b") as file:
+    tag = part.with_name(f"{part.name}.tag")
+    with _opened(url, there, tag) as (source, start, total), part.open("r+b") as file:
         file.truncate(start)
         file.seek(start)
         while block := source.read(_BLOCK):
@@ -77,13 +103,21 @@ def _append(url: str, part: Path, progress: Progress) -> None:
         done = file.tell()
     if total is not None and done < total:
         raise ConnectionError(f"the connection was cut after {done:,} of {total:,} bytes")
+    tag.unlink(missing_ok=True)
 
 
 @contextmanager
-def _opened(url: str, start: int) -> Iterator[tuple[IO[bytes], int, int | None]]:
-    """A stream, the byte at which it begins, and how many there are in all."""
+def _opened(url: str, start: int, tag: Path) -> Iterator[tuple[IO[bytes], int, int | None]]:
+    """A stream, the byte at which it begins, and how many there are in all.
+
+    ``tag`` keeps the server's name for this version of the file: another version begins anew.
+    """
     if url.partition("://")[0] in ("http", "https", "file"):
-        headers = {"Range": f"bytes={start}-"} if start and not url.startswith("file") else {}
+        headers = {}
+        if start and not url.startswith("file"):
+            headers["Range"] = f"bytes={start}-"
+            if tag.exists():
+                headers["If-Range"] = tag.read_text()
         request = urllib.request.Request(url, headers=headers)
         try:
             answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
@@ -96,6 +130,9 @@ def _opened(url: str, start: int) -> Iterator[tuple[IO[bytes], int, int | None]]
             return
         with answer:
             begun = start if answer.status == 206 else 0
+            version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+            if version is not None and not version.startswith("W/"):
+                tag.write_text(version)
             length = answer.headers.get("Content-Length")
             yield answer, begun, None if length is None else begun + int(length)
         return
@@ -119,7 +156,7 @@ def _final(error: Exception) -> bool:
     """Whether another try would not help."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code < 500
-    return isinstance(error, (FileNotFoundError, PermissionError)) or "Errno -2" in str(error)
+    return isinstance(error, (FetchError, FileNotFoundError, PermissionError)) or "Errno -2" in str(error)
 
 
 def _told(url: str, target: Path, part: Path, error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ def fetch(
 def _unpack(path: Path, root: Path, archive: Archive) -> None:
     """All or nothing: unpacked beside, then moved."""
     beside = root / f".{archive.name}.unpacked"
+    shutil.rmtree(beside, ignore_errors=True)
     try:
         with tarfile.open(path) as file:
             file.extractall(beside, filter="data")
@@ -113,7 +115,11 @@ def _unpack(path: Path, root: Path, archive: Archive) -> None:
     missing = [part for part in archive.holds if not (beside / part).exists()]
     if missing:
         raise InputError(f"{path} does not hold {missing[0]}: it is another archive than {archive.url}")
-    for part in beside.iterdir():
-        part.replace(root / part.name)
-    beside.rmdir()
+    try:
+        for part in beside.iterdir():
+            if not (root / part.name).exists():  # what was moved before, or is the user's, stays
+                part.replace(root / part.name)
+    except OSError as error:
+        raise FetchError(f"{beside} cannot be moved to {root}: {error.strerror or error}") from error
+    shutil.rmtree(beside)
     path.unlink()

@@ -12,7 +12,7 @@ import torch
 from acclimate.data.image_set import ImageSet
 from acclimate.data.pictures import SUFFIXES, Bytes, Crop, files_below, read_image
 from acclimate.data.request import Request
-from acclimate.data.wnids import class_ranks, imagenet_r_wnids, imagenet_wnids, look_like_wnids, wnid_outputs
+from acclimate.data.wnids import imagenet_r_wnids, imagenet_wnids, look_like_wnids, wnid_outputs
 from acclimate.errors import InputError, listed
 
 __all__ = [
@@ -45,7 +45,9 @@ def image_names(folder: Path) -> list[str]:
     """Relative paths of all images below a folder, sorted."""
     names = sorted(name for name in files_below(folder) if name.lower().endswith(SUFFIXES))
     if not names:
-        raise InputError(f"no images in {folder}: looked for {listed(SUFFIXES)} in it and below")
+        shards = sorted(folder.glob("*.tar"))
+        hint = f"; for its shards, give {folder}/*.tar" if shards else ""
+        raise InputError(f"no images in {folder}: looked for {listed(SUFFIXES)} in it and below{hint}")
     return names
 
 
@@ -70,9 +72,8 @@ def labelled_folder(folder: Path, outputs: Mapping[str, int], layout: str, crop:
 
 
 def _named(outputs: Mapping[str, int]) -> tuple[str, ...]:
-    if look_like_wnids(outputs):
-        return imagenet_wnids()
-    return tuple(sorted(outputs, key=outputs.__getitem__))
+    ranked = tuple(sorted(outputs, key=outputs.__getitem__))
+    return imagenet_wnids() if look_like_wnids(ranked) and max(outputs.values()) >= len(ranked) else ranked
 
 
 def _wnid_folder(folder: Path, inner: Sequence[str]) -> Path:
@@ -118,7 +119,7 @@ def has_class_folders(path: Path) -> bool:
 
 def open_class_folders(request: Request) -> ImageSet:
     """A class for each folder, in the order of their names."""
-    outputs = class_ranks(request.folder, class_folders(request.folder), partial=request.partial)
+    outputs = {name: rank for rank, name in enumerate(class_folders(request.folder))}
     return labelled_folder(request.folder, outputs, "class-folders", request.crop)
 
 

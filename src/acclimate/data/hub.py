@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from acclimate.data.image_set import ImageSet
-from acclimate.data.pictures import Bytes, Crop
+from acclimate.data.pictures import Bytes, Crop, eight_bits
 from acclimate.data.request import Request
 from acclimate.errors import FetchError, InputError, listed
 
@@ -29,7 +29,10 @@ class RowReader:
     crop: Crop | None
 
     def __call__(self, position: int) -> Bytes:
-        image = self.rows[position][self.column].convert("RGB")
+        try:
+            image = eight_bits(self.rows[position][self.column])
+        except (OSError, SyntaxError, ValueError, AttributeError) as error:
+            raise InputError(f"row {position} cannot be read as an image: {error}") from error
         return np.asarray(image if self.crop is None else self.crop(image))
 
 
@@ -49,6 +52,8 @@ def open_hub(request: Request) -> ImageSet:
     labels = next((column for column, kind in kinds.items() if kind == "ClassLabel"), None)
     names = [f"{number:06d}" for number in range(len(rows))]
     own = None if labels is None else torch.tensor(rows[labels][:])
+    if own is not None and (own < 0).all():  # as test splits hide them
+        own = None
     known = None if labels is None else tuple(rows.features[labels].names)
     return ImageSet(RowReader(rows, images, request.crop), names, "hub", own, known)
 
@@ -66,5 +71,6 @@ def _rows(name: str, request: Request) -> Any:
         raise FetchError(f"{name} cannot be had from the hub: {reason}") from error
     if not isinstance(found, dict):
         return found
-    usual = [split for split in ("test", "validation", *found) if split in found]
+    first = ("train",) if request.training else ("test", "validation", *found)
+    usual = [split for split in first if split in found]
     return found[request.chosen("split", usual[:1] if request.split is None else list(found))]

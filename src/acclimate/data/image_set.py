@@ -55,10 +55,17 @@ class ImageSet(Dataset[Tensor]):
         return len(self.names)
 
     def __getitem__(self, position: int) -> Tensor:
-        return self.batch([position])[0]
+        """The image (C, H, W) at a position; negative ones count from the end."""
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"there are {len(self)} images, and none at {position}")
+        return self.batch([position % len(self)])[0]
 
     def batch(self, positions: Sequence[int]) -> Tensor:
         """Images (N, C, H, W) in [0, 1], decoded side by side; in memory pixel by pixel, as they came."""
+        if not all(0 <= position < len(self) for position in positions):
+            raise IndexError(
+                f"there are {len(self)} images, and not all of {list(positions)[:5]} … among them"
+            )
         first = self.read(positions[0])
         pixels = self._buffers.lend((len(positions), *first.shape))
 
@@ -134,6 +141,11 @@ class _Moved:
         return self.read(self.positions[position])
 
 
-@cache
 def _threads() -> ThreadPoolExecutor:
+    return _threads_of(os.getpid())
+
+
+@cache
+def _threads_of(_: int) -> ThreadPoolExecutor:
+    """One pool a process: what a fork inherits has no threads."""
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="acclimate-decode")

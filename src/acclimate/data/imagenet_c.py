@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from acclimate.data.folders import class_folders, labelled_folder
@@ -16,8 +17,12 @@ _SEVERITIES = ("1", "2", "3", "4", "5")
 
 
 def _corruptions(path: Path) -> list[str]:
+    """Folders with severities in them, and nothing else: digits from 0 to 9 are classes."""
     return [
-        name for name in class_folders(path) if any((path / name / level).is_dir() for level in _SEVERITIES)
+        name
+        for name in class_folders(path)
+        if any((path / name / level).is_dir() for level in _SEVERITIES)
+        and set(class_folders(path / name)) <= set(_SEVERITIES)
     ]
 
 
@@ -34,4 +39,6 @@ def open_imagenet_c(request: Request) -> ImageSet:
         raise InputError(f"there is no {folder / str(request.severity)}: {folder} has {listed(severities)}")
     folder = folder / request.chosen("severity", severities)
     outputs = class_ranks(folder, class_folders(folder), partial=request.partial)
-    return labelled_folder(folder, outputs, "imagenet-c", request.crop)
+    # What is cropped already is not cropped again: for a network of another size, it is resized.
+    crop = request.crop and replace(request.crop, resize=request.crop.size)
+    return labelled_folder(folder, outputs, "imagenet-c", crop)

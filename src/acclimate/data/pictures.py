@@ -13,7 +13,7 @@ from PIL import Image
 
 from acclimate.errors import InputError
 
-__all__ = ["SUFFIXES", "Bytes", "Crop", "decode_image", "files_below", "read_image"]
+__all__ = ["SUFFIXES", "Bytes", "Crop", "decode_image", "eight_bits", "files_below", "read_image"]
 
 Bytes = npt.NDArray[np.uint8]
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -27,17 +27,22 @@ class Crop:
     resize: int | None = None
     """By default 256/224 of the size, as for ImageNet."""
     interpolation: str = "bilinear"
+    squash: bool = False
+    """Resize to the square itself, whatever the proportions; nothing is cut away."""
 
     def __call__(self, image: Image.Image) -> Image.Image:
         """The crop; an image of that very size is left as it is, as published ones are cropped already."""
         if image.size == (self.size, self.size):
             return image
+        how = Image.Resampling[self.interpolation.upper()]
+        if self.squash:
+            return image.resize((self.size, self.size), how)
         target = self.resize or int(self.size * 256 / 224)
         width, height = image.size
         if min(width, height) != target:
-            scale = target / min(width, height)
-            width, height = (max(target, int(side * scale)) for side in (width, height))
-            image = image.resize((width, height), Image.Resampling[self.interpolation.upper()])
+            shorter = min(width, height)
+            width, height = (target * side // shorter for side in (width, height))  # as torchvision rounds
+            image = image.resize((width, height), how)
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
         return image.crop((left, top, left + self.size, top + self.size))
 
@@ -59,7 +64,7 @@ def decode_image(content: bytes, name: str, crop: Crop | int | None) -> Bytes:
     """
     try:
         with Image.open(io.BytesIO(content)) as found:
-            image = _eight_bits(found)
+            image = eight_bits(found)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         reason = str(error).partition(" <_io.BytesIO")[0]
         raise InputError(f"{name} cannot be read as an image: {reason}") from error
@@ -68,7 +73,8 @@ def decode_image(content: bytes, name: str, crop: Crop | int | None) -> Bytes:
     return np.asarray(image)
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def eight_bits(image: Image.Image) -> Image.Image:
+    """An image of any kind as RGB of 8 bits."""
     if image.mode.startswith("I;16") or image.mode == "I":
         values = np.asarray(image).astype(np.int64)
         image = Image.fromarray(((values.clip(0, 65535) + 128) // 257).astype(np.uint8))
@@ -90,7 +96,9 @@ def files_below(folder: Path) -> list[str]:
         if (about.st_dev, about.st_ino) in seen:
             return
         seen.add((about.st_dev, about.st_ino))
-        with os.scandir(path) as entries:
+        with os.scandir(path) as found_there:
+            # what links lead to comes last, so that a folder goes by its own name
+            entries = sorted(found_there, key=lambda entry: (entry.is_symlink(), entry.name))
             for entry in entries:
                 if entry.name.startswith("."):
                     continue

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acclimate.data.pictures import Crop
-from acclimate.errors import OptionError, listed, unknown
+from acclimate.errors import InputError, OptionError, listed, unknown
 
 __all__ = ["Request"]
 
@@ -25,6 +25,8 @@ class Request:
     """Whether labels are wanted, where images can do without."""
     partial: bool = False
     """Whether classes may be missing."""
+    training: bool = False
+    """Whether a split for training is wanted, where none is named."""
 
     @property
     def folder(self) -> Path:
@@ -35,6 +37,8 @@ class Request:
         given = getattr(self, what)
         if given is None and len(found) == 1:
             return found[0]
+        if not found:
+            raise InputError(f"{self.path} has no {what}: its layout is another one")
         if given is None:
             raise OptionError(f"{self.path} has more than one {what}: give one of {listed(found)}")
         if str(given) not in found:

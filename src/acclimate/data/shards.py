@@ -54,7 +54,7 @@ def are_shards(path: str) -> bool:
 
 def open_shards(request: Request) -> ImageSet:
     """All samples of all shards, `{000..011}` standing for numbers and `*` for anything, in their order."""
-    samples = [sample for shard in _shards(request.path) for sample in _samples(shard)]
+    samples = [sample for shard, copy in _shards(request.path) for sample in _read_shard(shard, copy)]
     if not samples:
         raise InputError(f"no images in {request.path}")
     seen: set[str] = set()
@@ -64,6 +64,8 @@ def open_shards(request: Request) -> ImageSet:
         seen.add(sample.name)
     labels = [sample.label for sample in samples]
     known = [label for label in labels if label is not None]
+    if not request.labels:
+        known = []
     if known and len(known) < len(labels):
         lacking = samples[labels.index(None)]
         raise InputError(f"{lacking.name} of {lacking.shard} has no label, but others have")
@@ -72,17 +74,32 @@ def open_shards(request: Request) -> ImageSet:
     return ImageSet(ShardReader(samples, request.crop), names, "shards", own)
 
 
-def _shards(path: str) -> list[Path]:
-    found: list[Path] = []
+def _read_shard(shard: str, copy: Path) -> list[_Sample]:
+    try:
+        return list(_samples(copy))
+    except InputError as error:
+        if shard == str(copy):
+            raise
+        copy.unlink()  # so that it is fetched again
+        raise InputError(f"{error}: this is a copy of {shard}, and was removed") from error
+
+
+def _shards(path: str) -> list[tuple[str, Path]]:
+    """Names of shards, and files that hold them."""
+    found: list[tuple[str, Path]] = []
     for address in _expanded(path):
         if "://" in address:
-            found.append(cached(address))
+            if "*" in address:
+                raise InputError(
+                    f"{address}: an address cannot have *, as there is no list; give {{000..011}}"
+                )
+            found.append((address, cached(address)))
             continue
         base = Path(address)
         matches = sorted(base.parent.glob(base.name)) if "*" in base.name else [base]
         if not matches or not matches[0].is_file():
             raise InputError(f"there is no shard {address}")
-        found += matches
+        found += [(str(match), match) for match in matches]
     return found
 
 
@@ -116,7 +133,10 @@ def _samples(shard: Path) -> Iterator[_Sample]:
                         raise InputError(f"{shard} holds {key} twice: {images[key].name} and {member.name}")
                     images[key] = member
                 elif suffix in ("cls", "json"):
-                    labels |= _label(key, suffix, file.extractfile(member), shard)
+                    found = _label(key, suffix, file.extractfile(member), shard)
+                    if labels.get(key, found.get(key)) != found.get(key, labels.get(key)):
+                        raise InputError(f"{key} of {shard} has two labels, {labels[key]} and {found[key]}")
+                    labels |= found
     except tarfile.TarError as error:
         raise InputError(f"{shard} cannot be read as a tar file: {error}") from error
     for key, member in images.items():
@@ -129,6 +149,10 @@ def _label(key: str, suffix: str, file: IO[bytes] | None, shard: Path) -> dict[s
         if suffix == "cls":
             return {key: int(content)}
         found = json.loads(content)
-        return {key: int(found["label"])} if isinstance(found, dict) and "label" in found else {}
+        if not isinstance(found, dict) or "label" not in found:
+            return {}
+        if not isinstance(found["label"], int):
+            raise ValueError(f"a whole number was expected, got {found['label']!r}")
+        return {key: found["label"]}
     except ValueError as error:
         raise InputError(f"{key}.{suffix} of {shard} holds no label: {error}") from error

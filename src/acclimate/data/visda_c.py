@@ -9,7 +9,7 @@ import torch
 from acclimate.data.folders import FileReader
 from acclimate.data.image_set import ImageSet
 from acclimate.data.request import Request
-from acclimate.errors import InputError
+from acclimate.errors import InputError, OptionError
 
 __all__ = ["VISDA_CLASSES", "is_visda_c", "open_visda_c"]
 
@@ -30,7 +30,10 @@ def open_visda_c(request: Request) -> ImageSet:
     folder = request.folder
     if not (folder / _LIST).exists():
         found = [split for split in _SPLITS if (folder / split / _LIST).exists()]
-        folder = folder / request.chosen("split", found[:1] if request.split is None else found)
+        usual = [split for split in found if split == "train" or not request.training]
+        folder = folder / request.chosen("split", usual[:1] if request.split is None else found)
+    elif request.split not in (None, folder.name):
+        raise OptionError(f"{folder} is itself a split: give the folder above it to choose {request.split!r}")
     names, labels = _listed(folder)
     reader = FileReader(folder, names, request.crop)
     return ImageSet(reader, names, "visda-c", torch.tensor(labels), VISDA_CLASSES)

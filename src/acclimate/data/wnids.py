@@ -44,7 +44,7 @@ def wnid_outputs(folder: Path, names: Collection[str], expected: Collection[str]
     if missing and expected is not None:
         raise InputError(
             f"{folder} has {len(names):,} of {len(expected):,} class folders: {listed(missing, 3)} missing "
-            "(partial=True takes it as it is)"
+            "(partial=True takes it as it is, the layout class-folders counts its classes from 0)"
         )
     surplus = sorted(set(names) - set(expected)) if expected is not None else []
     if surplus:

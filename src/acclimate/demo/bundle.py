@@ -11,8 +11,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from acclimate.demo.network import SmallResNet
+from acclimate.models.heads import attach_head
 
-__all__ = ["CLASSES", "MEAN", "STD", "bundled_images", "bundled_model"]
+__all__ = ["CLASSES", "MEAN", "STD", "bundled_images", "bundled_model", "bundled_shot_model"]
 
 CLASSES = (
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
@@ -23,9 +24,19 @@ MEAN, STD = (0.286,) * 3, (0.353,) * 3
 
 def bundled_model() -> SmallResNet:
     """The network, 93.4% right on all 10,000 test images of Fashion-MNIST."""
+    return _loaded(SmallResNet(blocks=2), "fashion_resnet.safetensors")
+
+
+def bundled_shot_model() -> SmallResNet:
+    """The network with SHOT's head, which `scripts/train_demo_head.py` trained on training images."""
     model = SmallResNet(blocks=2)
+    attach_head(model, classes=len(CLASSES))
+    return _loaded(model, "fashion_resnet_shot.safetensors")
+
+
+def _loaded(model: SmallResNet, name: str) -> SmallResNet:
     with (
-        resources.as_file(resources.files(__package__) / "fashion_resnet.safetensors") as path,
+        resources.as_file(resources.files(__package__) / name) as path,
         safe_open(path, framework="pt") as file,
     ):
         model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - not a dict

@@ -10,7 +10,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["SmallResNet"]
+__all__ = ["SmallResNet", "cifar_resnet20", "cifar_resnet56"]
 
 
 class _Block(nn.Module):
@@ -62,3 +62,13 @@ class SmallResNet(nn.Module):
 def _stage(channels_in: int, channels: int, blocks: int, stride: int) -> nn.Sequential:
     first = _Block(channels_in, channels, stride)
     return nn.Sequential(first, *(_Block(channels, channels, 1) for _ in range(blocks - 1)))
+
+
+def cifar_resnet20() -> SmallResNet:
+    """For CIFAR-10's checkpoints of 20 layers; without weights."""
+    return SmallResNet(blocks=3)
+
+
+def cifar_resnet56() -> SmallResNet:
+    """For CIFAR-10's checkpoints of 56 layers; without weights."""
+    return SmallResNet(blocks=9)

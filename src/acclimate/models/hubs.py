@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+from PIL import Image
 from torch import nn
 
 from acclimate.errors import ModelError
@@ -28,11 +30,29 @@ def from_hugging_face(name: str) -> nn.Module:
     mean, std = (getattr(processor, f"image_{part}", None) for part in ("mean", "std"))
     if mean is not None and std is not None:
         said: dict[str, Any] = {"mean": tuple(mean), "std": tuple(std)}
-        side = _side(getattr(processor, "crop_size", None)) or _side(getattr(processor, "size", None))
-        if side is not None:
-            said["input_size"] = (3, side, side)
+        said |= _geometry(processor)
         model.pretrained_cfg = said  # type: ignore[assignment]
     return model
+
+
+def _geometry(processor: Any) -> dict[str, Any]:
+    """Size, crop and interpolation, as timm's networks say them."""
+    size, crop = (getattr(processor, name, None) for name in ("size", "crop_size"))
+    cropped = getattr(processor, "do_center_crop", crop is not None) and crop is not None
+    side = _side(crop if cropped else size)
+    if side is None:
+        return {}
+    said: dict[str, Any] = {"input_size": (3, side, side)}
+    if cropped and _side(size) is not None:
+        said["resize"] = _side(size)
+    elif not cropped and isinstance(size, Mapping) and "shortest_edge" not in size:
+        said["crop_mode"] = "squash"  # to the square itself, whatever the proportions
+    elif not cropped:
+        said["resize"] = side
+    resample = getattr(processor, "resample", None)
+    if resample is not None:
+        said["interpolation"] = Image.Resampling(int(resample)).name.lower()
+    return said
 
 
 def _side(size: Any) -> int | None:
@@ -52,6 +72,11 @@ def from_robustbench(name: str) -> nn.Module:
             f"expected robustbench:DATASET/THREAT/NAME, such as cifar10/corruptions/…, got {name!r}"
         )
     utils = _library("robustbench.utils", name)
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+        raise ModelError(
+            f"{name} needs torch 2.6 or newer, got {torch.__version__}: with an older one, RobustBench's "
+            "files could run code"
+        )
     dataset, threat, own = parts
     try:
         model = utils.load_model(model_name=own, dataset=dataset, threat_model=threat)

@@ -1,0 +1,13 @@
+"""The benchmark: a spec becomes cells, a grid runs them, every cell leaves a record.
+
+`spec` says what to measure, `presets` has the paper's experiments, `cell` measures, `grid` runs many,
+`records` keeps them, `compare` holds them against the paper.
+"""
+
+from acclimate.bench.compare import CLAIMS, Verdict, judge
+from acclimate.bench.grid import run_grid
+from acclimate.bench.presets import PRESETS
+from acclimate.bench.records import read_records
+from acclimate.bench.spec import Cell, Spec, read_spec
+
+__all__ = ["CLAIMS", "PRESETS", "Cell", "Spec", "Verdict", "judge", "read_records", "read_spec", "run_grid"]

@@ -1,0 +1,118 @@
+"""The images of a cell: published ones as they are, corrupted ones made where only clean ones are there."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from acclimate.adapting import trained_crop
+from acclimate.bench.spec import Data, Subset
+from acclimate.corruptions import corrupt
+from acclimate.data import Crop, ImageSet, find_layout, open_data
+from acclimate.data.pictures import Bytes
+from acclimate.data.subsets import fraction_of_classes, fraction_of_samples
+from acclimate.errors import InputError
+
+__all__ = ["clean_images", "open_cell_images", "part_of"]
+
+_CORRUPTED_ALREADY = ("imagenet-c", "cifar-c")
+_AT_ONCE = 2**31  # bytes of pixels that are kept in memory
+_CHUNK = 256  # images that are corrupted at once
+
+
+class _Arrays:
+    """Reads images that are in memory."""
+
+    def __init__(self, pixels: Bytes) -> None:
+        self.pixels = pixels
+
+    def __call__(self, position: int) -> Bytes:
+        return self.pixels[position]  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=3)
+def open_cell_images(
+    root: Path, data: Data, corruption: str | None, severity: int | None, crop: Crop | None
+) -> ImageSet:
+    """Images and labels, as a network with this crop takes them."""
+    if ":" in data.path and "://" not in data.path:
+        images, published = _from_function(data.path), False
+    else:
+        path = root / data.path if "://" not in data.path else data.path
+        layout = find_layout(path) if data.layout == "auto" else data.layout
+        published = layout in _CORRUPTED_ALREADY
+        chosen = {"corruption": corruption, "severity": severity} if published else {}
+        images = open_data(path, layout, crop=crop, split=data.split, partial=True, **chosen)  # type: ignore[arg-type]
+    if images.labels is None:
+        raise InputError(f"{data.name} has no labels, without which nothing can be measured")
+    if data.limit is not None and data.limit < len(images):
+        positions = torch.linspace(0, len(images) - 1, data.limit).round().long()
+        images = images.subset(positions.tolist())
+    if corruption is None or published:
+        return images
+    return _corrupted(images, corruption, severity or 5)
+
+
+def clean_images(root: Path, data: Data, crop: Crop | None) -> ImageSet | None:
+    """The same images without a corruption, where they are known."""
+    if data.clean is not None:
+        return open_cell_images(root, replaced(data, path=data.clean, layout="auto"), None, None, crop)
+    if ":" in data.path and "://" not in data.path:
+        return open_cell_images(root, data, None, None, crop)
+    layout = find_layout(root / data.path) if data.layout == "auto" else data.layout
+    return None if layout in _CORRUPTED_ALREADY else open_cell_images(root, data, None, None, crop)
+
+
+def replaced(data: Data, **changes: Any) -> Data:
+    return data.model_copy(update=changes)
+
+
+def part_of(images: ImageSet, subset: Subset | None, seed: int) -> ImageSet:
+    """What is adapted to."""
+    if subset is not None and subset.classes is not None:
+        images = fraction_of_classes(images, subset.classes, seed=seed)
+    if subset is not None and subset.samples is not None:
+        images = fraction_of_samples(images, subset.samples, seed=seed)
+    return images
+
+
+def crop_of(network: nn.Module, data: Data) -> Crop | None:
+    """As the spec says, or as the network's weights do."""
+    if data.size is None:
+        return trained_crop(network)
+    return Crop(data.size) if data.size else None
+
+
+def _from_function(path: str) -> ImageSet:
+    """Images (n, channels, height, width) in [0, 1] and labels, as a function gives them."""
+    module, _, name = path.partition(":")
+    images, labels = getattr(importlib.import_module(module), name)()
+    pixels = (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    return _in_memory(pixels, labels)
+
+
+def _in_memory(pixels: Bytes, labels: Tensor) -> ImageSet:
+    return ImageSet(_Arrays(pixels), [str(i) for i in range(len(pixels))], "arrays", labels)
+
+
+def _corrupted(images: ImageSet, corruption: str, severity: int) -> ImageSet:
+    """Every image corrupted as `acclimate.corrupt` does it alone, with seed 0: all cells see the same."""
+    first = images.read(0)
+    if len(images) * first.nbytes > _AT_ONCE:
+        raise InputError(
+            f"{len(images):,} images are too many to corrupt on the way: make them with "
+            "`acclimate corrupt` first"
+        )
+    pixels = np.empty((len(images), *first.shape), np.uint8)
+    for start in range(0, len(images), _CHUNK):
+        rows = range(start, min(start + _CHUNK, len(images)))
+        batch = np.stack([images.read(row) for row in rows])
+        pixels[start : rows.stop] = corrupt(batch, corruption, severity, index=start)
+    return replace(images, read=_Arrays(pixels))

@@ -1,0 +1,116 @@
+"""One JSON file per cell, and many of them as the lines of one file."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from acclimate.errors import InputError
+from acclimate.files import whole_file
+
+__all__ = ["SCHEMA", "Record", "finished", "origin", "read_records", "record_path", "same", "write_record"]
+
+SCHEMA = 1
+Record = dict[str, Any]
+"""``schema``, ``cell`` (what was asked for), ``spec`` (what that turned out to be), ``result`` or ``error``,
+``cost`` and ``origin``."""
+_REQUIRED = {"schema", "cell", "cost", "origin"}
+
+
+def record_path(folder: Path, key: str) -> Path:
+    return folder / f"{key}.json"
+
+
+def write_record(folder: Path, key: str, record: Record) -> None:
+    with whole_file(record_path(folder, key)) as part:
+        part.write_text(json.dumps(record, allow_nan=True) + "\n", encoding="utf-8")
+
+
+def same(one: Record, other: Record) -> bool:
+    """Whether two records say the same: what it took and where it ran does not matter."""
+    return all(one.get(name) == other.get(name) for name in ("schema", "cell", "spec", "result", "error"))
+
+
+def finished(folder: Path) -> dict[str, Record]:
+    """The records of a folder that hold a result, by key; what is broken or failed is to be run again."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record = _checked(json.loads(path.read_text(encoding="utf-8")), path)
+        except (OSError, ValueError, InputError):
+            continue
+        if "result" in record:
+            found[path.stem] = record
+    return found
+
+
+def read_records(*paths: str | Path) -> list[Record]:
+    """All records of folders and of ``.jsonl`` files."""
+    found = [record for path in paths for record in _read(Path(path))]
+    if not found:
+        raise InputError(
+            f"no records in {', '.join(map(str, paths))}: expected .json files of `acclimate bench`"
+        )
+    return found
+
+
+def _read(path: Path) -> Iterator[Record]:
+    if path.is_dir():
+        files: Iterable[Path] = sorted(path.glob("*.json"))
+    elif path.exists():
+        files = [path]
+    else:
+        raise InputError(f"there is nothing at {path}: expected a folder of records or a .jsonl file")
+    for file in files:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+            for number, line in enumerate(lines, start=1):
+                yield _checked(json.loads(line), file, number)
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            raise InputError(f"{file} is no record of `acclimate bench`: {error}") from error
+
+
+def _checked(record: Any, path: Path, line: int = 1) -> Record:
+    if not isinstance(record, dict) or not record.keys() >= _REQUIRED:
+        raise InputError(f"{path}, line {line}: no record of `acclimate bench`")
+    if record["schema"] != SCHEMA:
+        raise InputError(f"{path}, line {line}: schema {record['schema']}, but this acclimate knows {SCHEMA}")
+    return record
+
+
+@cache
+def origin() -> dict[str, Any]:
+    """Versions, commit where there is one, machine."""
+    return {
+        "acclimate": version("acclimate"),
+        "commit": _commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+    }
+
+
+def _commit() -> str | None:
+    """Of the source, where it lies in a repository of its own; otherwise the version says all."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        if not git("ls-files", "--error-unmatch", Path(__file__).name):
+            return None
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", str(here.parent))
+        return git("describe", "--always", "--abbrev=12") + ("-dirty" if changed else "")
+    except OSError:  # no git
+        return None

@@ -1,0 +1,195 @@
+"""What to measure: a spec is a product of choices, a cell is one of each.
+
+Frozen, and what is not known is refused: a spec that was read is a spec that can run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from acclimate.corruptions import known
+from acclimate.errors import OptionError
+from acclimate.methods import METHODS, chosen_setting, parse_method
+
+__all__ = ["ORACLE", "Cell", "Data", "Network", "Spec", "Subset", "read_spec"]
+
+ORACLE = "oracle"
+"""The method that is told the labels: an upper bound, not for practice."""
+Overrides = dict[str, Any]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Network(_Frozen):
+    """A network as `acclimate adapt` takes it."""
+
+    name: str
+    weights: str | None = None
+    """A file; below the root of the data, unless absolute."""
+    normalize: str | None = None
+    """As the option of that name; by default what the weights say."""
+
+
+class Data(_Frozen):
+    """Images with labels."""
+
+    name: str
+    """What records call it."""
+    path: str = ""
+    """Below the root of the data, unless absolute; or ``package.module:function`` of images and labels."""
+    layout: str = "auto"
+    split: str | None = None
+    size: int | None = None
+    """To which image files are cropped; 0 leaves them; by default as the network's weights say."""
+    limit: int | None = Field(default=None, ge=1)
+    """Only so many images, evenly spaced: class folders are sorted."""
+    clean: str | None = None
+    """Where the same images are without a corruption, for their similarity to it."""
+
+
+class Subset(_Frozen):
+    """Adapt on a part, evaluate on all."""
+
+    classes: float | None = Field(default=None, gt=0, le=1)
+    samples: float | None = Field(default=None, gt=0, le=1)
+
+
+class Cell(_Frozen):
+    """One adaptation from the pretrained weights."""
+
+    network: Network
+    data: Data
+    corruption: str | None = None
+    """None for the data as they are."""
+    severity: int | None = Field(default=None, ge=1, le=5)
+    method: str
+    overrides: Overrides = {}
+    """Of `Adapter`: ``lr``, ``kappa``, ``freeze`` …"""
+    setting: str = "auto"
+    subset: Subset | None = None
+    seed: int = 0
+    epochs: int = Field(default=5, ge=1)
+    evaluate: tuple[int, ...] = ()
+    """Epochs after which all images are predicted; without any, every epoch."""
+    batch_size: int = Field(default=64, ge=1)
+    device: str = "cpu"
+    threads: int = Field(default=1, ge=1)
+
+    @field_validator("method")
+    @classmethod
+    def _method_is_known(cls, value: str) -> str:
+        if value != ORACLE:
+            parse_method(value)
+        return value
+
+    @field_validator("corruption")
+    @classmethod
+    def _corruption_is_known(cls, value: str | None) -> str | None:
+        return None if value is None else known(value)
+
+    @property
+    def key(self) -> str:
+        """A digest of all that was asked for; where the data lie is not part of it."""
+        document = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(document.encode()).hexdigest()[:16]
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        shift = "" if self.corruption is None else f" {self.corruption}-{self.severity}"
+        part = "" if self.subset is None else f" on {self.subset.classes or self.subset.samples}"
+        changes = "".join(f" {name}={value}" for name, value in self.overrides.items())
+        return f"{self.network.name} {self.data.name}{shift} {self.method}{changes}{part} seed {self.seed}"
+
+
+class Spec(_Frozen):
+    """Every combination is a cell."""
+
+    networks: tuple[Network, ...]
+    data: tuple[Data, ...]
+    methods: tuple[str, ...]
+    corruptions: tuple[str | None, ...] = (None,)
+    severities: tuple[int, ...] = (5,)
+    seeds: tuple[int, ...] = (2020, 2021, 2022)
+    subsets: tuple[Subset | None, ...] = (None,)
+    overrides: tuple[Overrides, ...] = ({},)
+    settings: tuple[str, ...] = ("paper",)
+    epochs: int = 5
+    evaluate: tuple[int, ...] = ()
+    batch_size: int = 64
+    device: str = "cpu"
+    threads: int = 1
+
+    def cells(self) -> Iterator[Cell]:
+        """All cells, those that share images next to each other; what cannot matter is left out of them.
+
+        Networks that learn nothing have no use for a subset, an override or a schedule, and one that stays
+        as it is none for a seed.
+        """
+        choices = itertools.product(
+            self.networks, self.data, self.corruptions, self.severities, self.subsets, self.methods,
+            self.overrides, self.settings, self.seeds,
+        )  # fmt: skip
+        seen = set()
+        for network, data, corruption, severity, subset, method, overrides, setting, seed in choices:
+            learns = method == ORACLE or parse_method(method).has_loss
+            cell = Cell(
+                network=network,
+                data=data,
+                corruption=corruption,
+                severity=None if corruption is None else severity,
+                method=method,
+                overrides=overrides if learns else {},
+                setting=setting if learns else "paper",
+                subset=subset if learns else None,
+                seed=self.seeds[0] if method == "source" else seed,
+                epochs=self.epochs if learns else 1,
+                evaluate=self.evaluate if learns else (),
+                batch_size=self.batch_size,
+                device=self.device,
+                threads=self.threads,
+            )
+            if cell.key not in seen:
+                seen.add(cell.key)
+                yield cell
+
+
+def read_spec(path: str | Path) -> Spec:
+    """A spec from a YAML or JSON file."""
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise OptionError(f"{path} cannot be read as a spec: {error}") from error
+    if not isinstance(found, dict):
+        raise OptionError(
+            f"{path} is no spec: expected networks, data and methods, got {type(found).__name__}"
+        )
+    try:
+        spec = Spec(**found)
+        for cell in spec.cells():  # whatever is wrong with a cell is told now
+            checked_overrides(cell)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise OptionError(f"{path}: {where}: {first['msg']}") from error
+    return spec
+
+
+def checked_overrides(cell: Cell) -> None:
+    """An unknown option is an error before the first cell runs."""
+    own = {name: value for name, value in cell.overrides.items() if name not in ("freeze", "statistics")}
+    name = "hlr" if cell.method == ORACLE else cell.method
+    parse_method(name, chosen_setting(cell.setting, None)).override(own, also=("freeze", "statistics"))
+
+
+assert ORACLE not in METHODS
