@@ -21,7 +21,7 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, *, ranges: bool = True) -> Iterator[Server]:
+def serving(folder: Path, *, ranges: bool = True, tags: bool = False) -> Iterator[Server]:
     state = Server(folder, ranges=ranges)
 
     class Handler(BaseHTTPRequestHandler):
@@ -33,7 +33,9 @@ def serving(folder: Path, *, ranges: bool = True) -> Iterator[Server]:
                 self.send_error(404)
                 return
             content = path.read_bytes()
-            start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and state.ranges else 0
+            tag = f'"{hash(content)}"'
+            same = self.headers.get("If-Range", tag) == tag
+            start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and state.ranges and same else 0
             if start >= len(content):
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(content)}")
@@ -41,9 +43,17 @@ def serving(folder: Path, *, ranges: bool = True) -> Iterator[Server]:
                 return
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(content) - start))
+            if tags:
+                self.send_header("ETag", tag)
             self.end_headers()
             cut = state.cuts.pop(0) if state.cuts else None
             self.wfile.write(content[start:][:cut])
+
+        def do_HEAD(self) -> None:
+            path = state.folder / self.path.lstrip("/")
+            self.send_response(200 if path.is_file() else 404)
+            self.send_header("Content-Length", str(path.stat().st_size if path.is_file() else 0))
+            self.end_headers()
 
         def log_message(self, *_: object) -> None:
             pass

@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from torch import nn
 from typer.testing import CliRunner
 
 from acclimate import Adapter, corrupt
@@ -178,7 +179,12 @@ def test_what_is_there_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> 
     assert "--resume goes on from it, --force replaces it" in refused()
     assert "other method, setting or hyperparameters (slr)" in refused("--resume", "--method", "tent")
     assert "other normalisation, classes or seed" in refused("--resume", "--seed", 9)
-    assert "with other images" in refused("--resume", "--size", 16)
+    other = tmp_path.parent / "other"
+    other.mkdir()
+    for number in range(3):
+        Image.new("RGB", (32, 32), (number, 0, 0)).save(other / f"{number}.png")
+    assert "with other images" in refused("--resume", "--data", other)
+    assert "says 32 by 32 pixels, but the images have 16 by 16" in refused("--resume", "--size", 16)
     assert run(*command, "--force", "--method", "tent")[0] == 1
     assert Adapter.load(out, bundled_model()).method.name == "tent"
 
@@ -301,3 +307,39 @@ def test_enlarged_images_are_told(folder: Path, tmp_path: Path) -> None:
     assert images[0].shape == (3, 224, 224)
     assert open_images(model, folder, size=0)[0][0].shape == (3, 32, 32)
     assert repr(images) == f"ImageSet(unlabelled, {IMAGES} images, no labels)"
+
+
+def test_images_of_another_size_are_refused_unless_the_weights_are_others(
+    folder: Path, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "small.npy", np.zeros((4, 24, 24, 3), np.uint8))
+    with pytest.raises(InputError, match=r"says 32 by 32 pixels, but the images have 24 by 24"):
+        open_images(bundled_model(), tmp_path / "small.npy")
+    model = bundled_model()
+    model.pretrained_cfg = {**model.pretrained_cfg, "assumed": True}
+    with pytest.warns(AcclimateWarning, match="24 by 24"):
+        open_images(model, tmp_path / "small.npy")
+
+
+def test_a_network_that_says_no_size_is_told_of_when_images_are_enlarged(folder: Path) -> None:
+    model = bundled_model()
+    model.pretrained_cfg = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+    with pytest.warns(AcclimateWarning, match="enlarged to 224"):
+        open_images(model, folder)
+
+
+def test_the_first_image_may_be_the_broken_one(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    for name in "bc":
+        Image.new("RGB", (32, 32)).save(tmp_path / f"{name}.png")
+    images, failed = open_images(nn.Identity(), tmp_path)
+    assert (list(images.names), list(failed)) == (["b.png", "c.png"], ["a.png"])
+
+
+def test_the_root_of_imagenet_is_its_validation_images(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for wnid in ("n01440764", "n01443537"):
+            (tmp_path / split / wnid).mkdir(parents=True)
+            Image.new("RGB", (32, 32)).save(tmp_path / split / wnid / f"{split}.png")
+    images, _ = open_images(bundled_model(), tmp_path)
+    assert list(images.names) == ["n01440764/val.png", "n01443537/val.png"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from acclimate import corrupt
 from acclimate.data import LAYOUTS, Crop, ImageSet, find_layout, open_data
@@ -135,12 +137,13 @@ def test_crops_are_those_of_torchvision() -> None:
     from acclimate.models.vision import import_torchvision
 
     transforms = import_torchvision().transforms
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (301, 477, 3), dtype=np.uint8))
     for crop, resize, mode in ((224, 256, "bilinear"), (224, 232, "bicubic"), (64, 73, "bilinear")):
-        expected = transforms.CenterCrop(crop)(
-            transforms.Resize(resize, transforms.InterpolationMode(mode))(image)
-        )
-        np.testing.assert_array_equal(np.asarray(Crop(crop, resize, mode)(image)), np.asarray(expected))
+        for size in ((301, 477), (294, 196), (196, 294), (500, 375)):
+            image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
+            expected = transforms.CenterCrop(crop)(
+                transforms.Resize(resize, transforms.InterpolationMode(mode))(image)
+            )
+            np.testing.assert_array_equal(np.asarray(Crop(crop, resize, mode)(image)), np.asarray(expected))
 
 
 def cifar(folder: Path, count: int = 20) -> tuple[np.ndarray, np.ndarray]:
@@ -352,3 +355,94 @@ class _Table(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.logits[x.flatten().long()]
+
+
+def test_an_image_set_has_ends(tmp_path: Path) -> None:
+    """Beyond them are the images of other severities."""
+    pixels, _ = cifar(tmp_path)
+    images = open_data(tmp_path, severity=2)
+    assert len(list(images)) == len(images) == 20
+    assert torch.equal(images[-1], torch.from_numpy(pixels[39]).permute(2, 0, 1) / 255)
+    for position in (20, -21):
+        with pytest.raises(IndexError, match=f"20 images, and none at {position}"):
+            images[position]
+    with pytest.raises(IndexError):
+        images.batch([0, 20])
+
+
+def test_one_severity_as_corrupt_writes_it(tmp_path: Path) -> None:
+    pixels, labels = cifar(tmp_path)
+    (tmp_path / "fog.npy").unlink()
+    np.save(tmp_path / "labels.npy", labels[:20])
+    np.save(tmp_path / "fog_5.npy", pixels[:20])
+    images = open_data(tmp_path)
+    assert len(images) == 20
+    assert images.names[0] == "fog/5/00000"
+    with pytest.raises(OptionError, match="unknown severity '3'"):
+        open_data(tmp_path, corruption="fog", severity=3)
+    np.save(tmp_path / "fog.npy", pixels[:20])
+    np.save(tmp_path / "labels.npy", np.arange(20) % 10)
+    with pytest.raises(InputError, match=r"a file of one severity is called fog_5.npy"):
+        open_data(tmp_path, corruption="fog", severity=1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
+def test_workers_of_a_loader_read_after_the_parent_did(tmp_path: Path) -> None:
+    for number in range(8):
+        save(tmp_path / f"{number}.png", number)
+    images = open_data(tmp_path, crop=None)
+    expected = images.batch(range(8))  # threads are running now
+    loader = DataLoader(images, batch_size=4, num_workers=2, timeout=60, multiprocessing_context="fork")
+    assert torch.equal(torch.cat(list(loader)), expected)
+
+
+def test_published_crops_are_resized_for_networks_of_another_size(tmp_path: Path) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8))
+    (tmp_path / "fog/5/cat").mkdir(parents=True)
+    noise.save(tmp_path / "fog/5/cat/a.png")
+    images = open_data(tmp_path, crop=Crop(299, 342))
+    whole = np.asarray(noise.resize((299, 299), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(images.read(0), whole)
+
+
+def test_squashed_images_keep_their_edges() -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3), dtype=np.uint8))
+    expected = np.asarray(image.resize((24, 24), Image.Resampling.BICUBIC))
+    np.testing.assert_array_equal(np.asarray(Crop(24, 27, "bicubic", squash=True)(image)), expected)
+
+
+def test_digits_are_classes_not_severities(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for digit in range(10):
+            save(tmp_path / split / str(digit) / "a.png", digit)
+    assert find_layout(tmp_path) == "class-folders"
+    with pytest.raises(InputError, match="has no corruption: its layout is another one"):
+        open_data(tmp_path, "imagenet-c")
+    with pytest.raises(InputError, match="there is no folder"):
+        open_data(tmp_path / "none", "imagenet-r")
+
+
+def test_the_split_for_training(tmp_path: Path) -> None:
+    folder = visda(tmp_path)
+    save(folder / "train/car/b.png", 3)
+    (folder / "train/image_list.txt").write_text("car/b.png 3\n")
+    assert len(open_data(folder)) == 12
+    assert list(open_data(folder, training=True).names) == ["car/b.png"]
+    with pytest.raises(OptionError, match="is itself a split"):
+        open_data(folder / "validation", split="train")
+
+
+def test_some_of_imagenets_classes_counted_from_0(tmp_path: Path) -> None:
+    for number, wnid in enumerate(("n02123045", "n01440764")):
+        save(tmp_path / wnid / "a.png", number)
+    images = open_data(tmp_path, "class-folders")
+    assert images.labels is not None
+    assert (images.labels.tolist(), images.class_names) == ([0, 1], ("n01440764", "n02123045"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_a_folder_goes_by_its_own_name_not_by_a_links(tmp_path: Path) -> None:
+    save(tmp_path / "b/a.png", 1)
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    assert list(open_data(tmp_path, "unlabelled").names) == ["b/a.png"]

@@ -162,3 +162,53 @@ def test_the_command_without_a_network(tmp_path: Path, monkeypatch: pytest.Monke
     assert "http://nothing.invalid/CIFAR-10-C.tar cannot be fetched" in said
     assert f"put it at {tmp_path}/cifar-10-c/CIFAR-10-C.tar" in said
     assert CliRunner().invoke(app, ["fetch", "cifar", str(tmp_path)]).exit_code == 2
+
+
+def test_an_archive_that_is_another_one_is_not_unpacked(published: Path, tmp_path: Path) -> None:
+    rows = described("http://nothing.invalid", published / "weather.tar", "fog")
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some/weather.tar").write_bytes(b"other")
+    with pytest.raises(FetchError, match=r"weather.tar has the checksum .* expected"):
+        fetch("some", tmp_path, datasets=rows)
+    assert (tmp_path / "some/weather.tar").read_bytes() == b"other"
+
+
+def test_what_was_moved_before_an_interrupt_stays(published: Path, tmp_path: Path) -> None:
+    (published / "snow").mkdir()
+    with tarfile.open(published / "weather.tar", "w") as file:
+        file.add(published / "fog", "fog")
+        file.add(published / "snow", "snow")
+    (tmp_path / "some/fog").mkdir(parents=True)
+    (tmp_path / "some/fog/own.txt").write_text("mine")
+    (tmp_path / "some/.weather.tar.unpacked/half").mkdir(parents=True)
+    with serving(published) as server:
+        root = fetch(
+            "some", tmp_path, datasets=described(server.url, published / "weather.tar", "fog", "snow")
+        )
+    assert sorted(path.name for path in root.iterdir()) == ["fog", "snow"]
+    assert (root / "fog/own.txt").read_text() == "mine"
+
+
+def test_a_file_that_changed_meanwhile_is_not_sewn_together(there: Path, tmp_path: Path) -> None:
+    (there / "a.bin").write_bytes(b"old" * 1000)
+    target = tmp_path / "a.bin"
+    with serving(there, tags=True) as server:
+        server.cuts = [500] * 5
+        with pytest.raises(FetchError):
+            download(f"{server.url}/a.bin", target, pause=0)
+        (there / "a.bin").write_bytes(b"NEW" * 1000)
+        download(f"{server.url}/a.bin", target, pause=0)
+    assert target.read_bytes() == b"NEW" * 1000
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["a.bin"]
+
+
+def test_a_copy_is_made_anew_if_the_file_changed(there: Path, tmp_path: Path) -> None:
+    (there / "a.bin").write_bytes(b"old")
+    with serving(there) as server:
+        url = f"{server.url}/a.bin"
+        first = cached(url, tmp_path)
+        assert cached(url, tmp_path) == first
+        assert first.read_bytes() == b"old"
+        (there / "a.bin").write_bytes(b"longer")
+        assert cached(url, tmp_path).read_bytes() == b"longer"
+    assert cached(url, tmp_path).read_bytes() == b"longer"  # nobody to ask

@@ -232,3 +232,43 @@ def test_torchvisions_weights_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch
     assert sizes == [232, 256]
     with pytest.raises(ModelError, match=r"unknown weights of resnet50 'IMAGENET1K_V7'.*'IMAGENET1K_V1'"):
         load_model("resnet50.IMAGENET1K_V7")
+
+
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_published_weights_as_a_file_see_the_same_input(name: str, tmp_path: Path) -> None:
+    """Torchvision undoes the normalisation inside these two for their published weights."""
+    source = import_torchvision().models.get_model(name, weights=None, init_weights=False)
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    assert load_model(name, tmp_path / "w.pth").transform_input
+
+
+def test_checkpoints_of_compiled_networks_and_empty_averages(tmp_path: Path) -> None:
+    state = {f"_orig_mod.module.{name}": value for name, value in tiny().state_dict().items()}
+    torch.save({"ema_state_dict": {}, "net": state}, tmp_path / "w.pth")
+    load_weights(tiny(), tmp_path / "w.pth")
+    torch.save({"epoch": 3, "weights": state}, tmp_path / "w.pth")
+    with pytest.raises(ModelError, match="got dict with 'epoch', 'weights'"):
+        load_weights(tiny(), tmp_path / "w.pth")
+
+
+def test_safetensors_are_known_by_their_content(tmp_path: Path) -> None:
+    save_file(tiny().state_dict(), tmp_path / "w.st")
+    load_weights(tiny(), tmp_path / "w.st")
+
+
+def test_a_hub_network_says_its_crop(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor = SimpleNamespace(
+        image_mean=[0.5] * 3, image_std=[0.5] * 3, resample=3, size={"height": 96, "width": 96}
+    )
+    library = SimpleNamespace(
+        AutoModelForImageClassification=SimpleNamespace(from_pretrained=lambda name: tiny()),
+        AutoImageProcessor=SimpleNamespace(from_pretrained=lambda name: processor),
+    )
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    info = model_info(load_model("hf:some/vit"))
+    assert info is not None
+    assert (info.size, info.squash, info.interpolation) == (96, True, "bicubic")
+    processor.size, processor.crop_size, processor.do_center_crop = {"shortest_edge": 110}, 96, True
+    info = model_info(load_model("hf:some/resnet"))
+    assert info is not None
+    assert (info.size, info.resize, info.squash) == (96, 110, False)

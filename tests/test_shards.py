@@ -178,3 +178,40 @@ def test_shards_that_webdataset_wrote(tmp_path: Path) -> None:
     assert images.labels is not None
     assert images.labels.tolist() == [number % 3 for number in range(10)]
     np.testing.assert_array_equal(np.stack([images.read(i) for i in range(10)]), photos)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"a.json": b'{"label": [1]}'}, "a whole number was expected"),
+        ({"a.json": b'{"label": 3.9}'}, "a whole number was expected"),
+        ({"a.cls": b"3", "a.json": b'{"label": 7}'}, "has two labels, 3 and 7"),
+    ],
+)
+def test_labels_that_are_none(tmp_path: Path, members: dict[str, bytes], message: str) -> None:
+    shard(tmp_path / "a.tar", {"a.png": png(1), **members})
+    with pytest.raises(InputError, match=message):
+        open_data(tmp_path / "a.tar", crop=None)
+
+
+def test_partly_labelled_shards_do_where_labels_are_not_wanted(tmp_path: Path) -> None:
+    shard(tmp_path / "a.tar", {"a.png": png(1), "a.cls": b"1", "b.png": png(2)})
+    assert len(open_data(tmp_path / "a.tar", crop=None, labels=False)) == 2
+    with pytest.raises(InputError, match=r"for its shards, give .*/\*.tar"):
+        open_data(tmp_path)
+    with pytest.raises(InputError, match="an address cannot have"):
+        open_data("http://127.0.0.1:1/a-*.tar")
+
+
+def test_a_broken_copy_of_a_shard_is_fetched_again(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    whole = (shards / "part-08.tar").read_bytes()
+    (shards / "part-08.tar").write_bytes(whole[:700])
+    with serving(shards) as server:
+        url = f"{server.url}/part-08.tar"
+        with pytest.raises(InputError, match=rf"a copy of {url}, and was removed"):
+            open_data(url, crop=None)
+        (shards / "part-08.tar").write_bytes(whole)
+        assert len(open_data(url, crop=None)) == 3

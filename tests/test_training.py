@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,3 +174,42 @@ def test_the_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*command, "--force"])
     assert result.exit_code == 2
     assert "has no labels" in result.output
+
+
+def test_ctrl_c_within_a_step_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, recipe = bundled(0, 48), Recipe(epochs=1, batch_size=16, seed=20_261_116)
+
+    def run(out: Path, *, interrupt: bool = False, resume: bool = False) -> None:
+        model = attach_head(bundled_model(), classes=10, bottleneck=8)
+        if interrupt:
+            hook = model.layer3.register_forward_hook(lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        try:
+            train(model, source, out, recipe, normalize=NORMALIZE, resume=resume)
+        finally:
+            if interrupt:
+                hook.remove()
+
+    run(tmp_path / "a.safetensors")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "b.safetensors", interrupt=True)
+    run(tmp_path / "b.safetensors", resume=True)
+    one, other = (load_file(tmp_path / f"{name}.safetensors") for name in "ab")
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_other_normalisations_and_weights_are_not_resumed(tmp_path: Path) -> None:
+    out, recipe = tmp_path / "a.safetensors", Recipe(batch_size=16)
+
+    def stop(step: int, total: int, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    def run(bottleneck: int = 8, normalize: Any = NORMALIZE, **options: Any) -> None:
+        model = attach_head(bundled_model(), classes=10, bottleneck=bottleneck)
+        train(model, bundled(0, 40), out, recipe, normalize=normalize, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(progress=stop)
+    with pytest.raises(OptionError, match="another normalisation"):
+        run(normalize=((0.5,) * 3, (0.5,) * 3), resume=True)
+    with pytest.raises(OptionError, match="other weights or another bottleneck"):
+        run(bottleneck=4, resume=True)

@@ -67,7 +67,22 @@ def open_images(
     )
     if size is None and crop is not None and not _says_size(model) and found not in ("arrays", "cifar-c"):
         _tell_of_enlarging(images, crop)
-    return readable(images, progress)
+    found_images, failed = readable(images, progress)
+    _check_size(model, found_images)
+    return found_images, failed
+
+
+def _check_size(model: nn.Module, images: ImageSet) -> None:
+    """Images of another size than the published weights were trained on are most often a mistake."""
+    info = model_info(model)
+    height, width = images.read(0).shape[:2]
+    if info is None or info.size is None or (height, width) == (info.size, info.size):
+        return
+    said = f"{info.origin} says {info.size} by {info.size} pixels, but the images have {width} by {height}"
+    if info.assumed:
+        warnings.warn(said, AcclimateWarning, stacklevel=3)
+        return
+    raise InputError(f"{said}: bring them to that size (for image files, leave --size out)")
 
 
 def _tell_of_enlarging(images: ImageSet, crop: Crop) -> None:

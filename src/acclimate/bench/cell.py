@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import sys
 import time
 import warnings
@@ -168,9 +169,9 @@ def _told(quality: Quality, adapter: Adapter | None) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Plain JSON, numbers with eight digits: the last ones say nothing."""
+    """Plain JSON, numbers with eight digits: the last ones say nothing. None stands for what is no number."""
     if isinstance(value, float):
-        return float(f"{value:.8g}")
+        return float(f"{value:.8g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

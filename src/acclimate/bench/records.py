@@ -31,7 +31,7 @@ def record_path(folder: Path, key: str) -> Path:
 
 def write_record(folder: Path, key: str, record: Record) -> None:
     with whole_file(record_path(folder, key)) as part:
-        part.write_text(json.dumps(record, allow_nan=True) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(record, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def same(one: Record, other: Record) -> bool:

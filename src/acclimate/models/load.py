@@ -133,7 +133,8 @@ def _published(name: str, *, pretrained: bool) -> nn.Module:
     try:
         if weights is not None:
             # what the published weights expect before the first layer does not depend on where they come from
-            own = {"transform_input": True} if base in _OWN_INPUT and not pretrained else {}
+            special = base in _OWN_INPUT and not pretrained
+            own = {"transform_input": True, "init_weights": False} if special else {}
             model = models.get_model(base, weights=weights if pretrained else None, **own)
             preset = weights.transforms()
             model.pretrained_cfg = {  # as timm's networks have it

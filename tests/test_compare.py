@@ -1,0 +1,152 @@
+"""Claims are judged as they should be on records whose truth is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acclimate.bench.compare import CLAIMS, against_published, judge
+from acclimate.bench.records import SCHEMA, Record
+
+CORRUPTIONS = ("gaussian_noise", "contrast", "fog")
+
+
+def record(method: str, accuracy: float, **changes: Any) -> Record:
+    """A record with this accuracy in % after epochs 1 and 5, unless ``first`` says otherwise."""
+    first = changes.pop("first", accuracy)
+    share = changes.pop("share", 0.1)
+    ssim = changes.pop("ssim", None)
+    cell = {
+        "network": {"name": "resnet50.IMAGENET1K_V1", "weights": None}, "data": {"name": "imagenet-c"},
+        "corruption": "fog", "severity": 5, "method": method, "overrides": {}, "subset": None, "seed": 2020,
+        **changes,
+    }  # fmt: skip
+    rest = (1 - share) / 9
+
+    def after(value: float) -> dict[str, Any]:
+        return {"accuracy": value / 100, "histogram": [share, *[rest] * 9], "per_class": [value / 100, None]}
+
+    learns = method not in ("source", "bn")
+    epochs = {"1": after(first), "5": after(accuracy)} if learns else {"1": after(accuracy)}
+    result = {"online": after(first), "after_epoch": epochs, "ssim": ssim}
+    return {"schema": SCHEMA, "cell": cell, "spec": {}, "result": result, "cost": {}, "origin": {}}
+
+
+def verdicts(*records: Record) -> dict[str, tuple[str, str]]:
+    return {verdict.claim: (verdict.word, verdict.figures) for verdict in judge(records)}
+
+
+def found(word: str, *records: Record) -> tuple[str, str]:
+    """The verdict of the claim whose text contains a word."""
+    (own,) = [value for claim, value in verdicts(*records).items() if word in claim]
+    return own
+
+
+def ranked(tent: float, plus: float, hlr: float, slr: float, **changes: Any) -> list[Record]:
+    values = {"tent": tent, "tent+": plus, "hlr": hlr, "slr": slr}
+    return [record(method, value, **changes) for method, value in values.items()]
+
+
+def test_nothing_is_judged_without_figures() -> None:
+    assert {word for word, _ in verdicts(record("source", 10)).values()} == {"not measured"}
+    assert len(CLAIMS) == 14
+    failed = {**record("slr", 1), "error": {"reason": "x"}}
+    del failed["result"]
+    assert {word for word, _ in verdicts(failed).values()} == {"not measured"}
+
+
+def test_the_ranking_is_of_means_over_corruptions_and_seeds() -> None:
+    easy = [r for c in CORRUPTIONS[:2] for r in ranked(50, 60, 70, 70, corruption=c)]
+    hard = ranked(50, 60, 55, 55)  # SLR loses here, but not by as much as it gains
+    assert found("TENT, on corrupted", *easy, *hard)[0] == "yes"
+    assert found("TENT, on corrupted", *ranked(50, 60, 70, 59))[0] == "no"
+    seeds = [*ranked(50, 60, 70, 50), *ranked(50, 60, 70, 74, seed=2021)]
+    assert found("TENT, on corrupted", *seeds) == ("yes", "TENT 50.00, TENT+ 60.00, HLR 70.00, SLR 62.00")
+    only_slr = record("slr", 99, corruption="snow")  # what only one side has does not count
+    assert found("TENT, on corrupted", *ranked(50, 60, 70, 59), only_slr)[0] == "no"
+    lucky = [*ranked(50, 60, 70, 59), record("slr", 99, overrides={"lr": 1})]
+    assert found("TENT, on corrupted", *lucky)[0] == "no"
+    images = ranked(1, 2, 3, 4, data={"name": "imagenet-r"}, corruption=None, severity=None)
+    assert found("on ImageNet-R", *images)[0] == "yes"
+
+
+def test_tent_over_epochs_and_data() -> None:
+    assert found("epoch 1 to epoch 5", record("tent", 30, first=40))[0] == "yes"
+    assert found("epoch 1 to epoch 5", record("tent", 40, first=40))[0] == "no"
+    part = record("tent", 45, subset={"classes": 0.25, "samples": None})
+    assert found("with more data", part, record("tent", 40))[0] == "yes"
+    assert found("with more data", part, record("tent", 50))[0] == "no"
+
+
+def test_collapse() -> None:
+    good = [record("slr", 60), record("hlr", 60)]
+    assert found("L_div", *good, record("slr-div", 5, share=0.9), record("hlr-div", 50))[0] == "yes"
+    assert found("L_div", *good, record("slr-div", 55, share=0.2), record("hlr-div", 50))[0] == "no"
+
+
+def test_a_fraction_generalises() -> None:
+    source, whole = record("source", 20), record("slr", 60)
+    part = {"classes": None, "samples": 0.25}
+    assert found("fraction", source, whole, record("slr", 50, subset=part))[0] == "yes"
+    word, told = found("fraction", source, whole, record("slr", 30, subset=part))
+    assert word == "no"
+    assert "keeps 25% of SLR's gain" in told
+
+
+def test_the_input_transformation() -> None:
+    def with_it(noise: float, fog: float, after: float) -> list[Record]:
+        return [
+            record("slr", 50, corruption="contrast"), record("slr", 50),
+            record("slr+it", noise, corruption="contrast", ssim={"before": 0.3, "after": after}),
+            record("slr+it", fog, ssim={"before": 0.5, "after": 0.5}),
+        ]  # fmt: skip
+
+    assert found("input transformation", *with_it(55, 49.8, 0.4))[0] == "yes"
+    assert found("input transformation", *with_it(55, 45, 0.4))[0] == "no"
+    assert found("input transformation", *with_it(55, 50, 0.2))[0] == "no"
+    assert found("input transformation", *with_it(45, 50, 0.4))[0] == "no"
+
+
+def test_clean_images() -> None:
+    clean = {"corruption": None, "severity": None, "data": {"name": "imagenet"}}
+    source = record("source", 76, **clean)
+    assert found("clean", source, *ranked(75.5, 75, 74, 74.5, **clean))[0] == "yes"
+    assert found("clean", source, *ranked(70, 75, 74, 74.5, **clean))[0] == "no"
+    assert found("clean", source, *ranked(75.5, 75, 60, 74.5, **clean))[0] == "no"
+
+
+def test_pseudo_labels_and_modified_networks() -> None:
+    stock = [record("slr", 60), record("slr+shot", 58)]
+    assert found("help a stock", *stock)[0] == "yes"
+    assert found("help a stock", record("slr", 60), record("slr+shot", 61))[0] == "no"
+    head = {"network": {"name": "resnet50.IMAGENET1K_V1", "weights": "resnet50_shot.safetensors"}}
+    assert found("modified network does", *stock, record("slr", 59, **head))[0] == "yes"
+    assert found("modified network does", *stock, record("slr", 61, **head))[0] == "no"
+    assert found("help a modified", record("slr", 59, **head), record("slr+shot", 58, **head))[0] == "yes"
+
+
+def test_bounds_robust_networks_and_visda() -> None:
+    values = {"source": 10, "pl": 20, "slr": 30, "oracle": 40}
+    assert found("true labels", *(record(m, v) for m, v in values.items()))[0] == "yes"
+    robust = {"network": {"name": "resnet50", "weights": "deepaugment_and_augmix.pth.tar"}}
+    assert found("robust", *ranked(1, 60, 60.5, 59.5, **robust))[0] == "yes"
+    assert found("robust", *ranked(1, 60, 65, 59.5, **robust))[0] == "no"
+    visda = {"data": {"name": "visda-c"}, "corruption": None, "severity": None}
+    own = [record(m, v, **visda) for m, v in (("source", 46), ("tent+", 81), ("slr", 82))]
+    assert found("VisDA-C", *own)[0] == "yes"
+
+
+def test_published_figures_are_held_against_the_same_experiment() -> None:
+    ours = [
+        record("slr", 50, first=48, corruption="gaussian_noise"),
+        record("source", 3, corruption="gaussian_noise"),
+    ]
+    differences = {(d.table, d.method, d.epoch): d for d in against_published(ours)}
+    table = "imagenet_c_resnet50_severity5"
+    assert differences[table, "source", 0].published == pytest.approx(2.44)
+    assert differences[table, "source", 0].measured == pytest.approx(3)
+    assert differences[table, "slr", 1].measured == pytest.approx(48)
+    assert differences[table, "slr", 5].measured == pytest.approx(50)
+    assert not against_published([record("slr", 50, severity=4)])
+    assert not against_published([record("slr", 50, network={"name": "demo", "weights": None})])
