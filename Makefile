@@ -30,6 +30,9 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/few.py test
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/grids.py
 	$(PEERS)/bin/python benchmarks/corruptions.py
 	$(BIN)/python benchmarks/render.py
 

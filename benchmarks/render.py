@@ -7,6 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from grid_tables import grid_sections, mean_and_spread
 from records import RESULTS
 
 from acclimate.corruptions import CORRUPTIONS
@@ -17,12 +18,6 @@ HEAD = """# Results
 
 Rendered by `make docs` from the records in `benchmarks/results/`; do not edit.
 """
-
-
-def mean_and_spread(values: list[float]) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
 def cells(rows: list[dict[str, Any]], epoch: int) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -173,6 +168,17 @@ SECTIONS = {
         "`DataLoader` with as many workers as we have threads; interleaved, median of the rounds.",
         None,
     ),
+    "bench_overhead": (
+        "What the benchmark adds to a step",
+        "Timed by itself on one thread.",
+        None,
+    ),
+    "bench_kills": (
+        "A grid that is killed and goes on",
+        "`kill -9` at random moments of a grid, each time resumed; afterwards the records are compared with "
+        "those of an undisturbed run.",
+        None,
+    ),
     "export": (
         "Stock networks, adapted and exported",
         "Networks fitted to half of the bundled images for this purpose only, adapted by SLR to a noisy copy "
@@ -248,7 +254,7 @@ def corruptions() -> None:
 
 
 def main() -> None:
-    parts = [HEAD]
+    parts = [HEAD, *grid_sections()]
     for name, (title, text, table) in SECTIONS.items():
         path = RESULTS / f"{name}.json"
         if path.exists():

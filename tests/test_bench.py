@@ -20,7 +20,7 @@ from acclimate import Adapter, corrupt
 from acclimate.bench import PRESETS, Cell, Spec, read_records, read_spec, run_grid
 from acclimate.bench.cell import run_cell
 from acclimate.bench.presets import narrowed
-from acclimate.bench.records import finished, record_path, same
+from acclimate.bench.records import finished, pack_records, record_path, same
 from acclimate.bench.spec import Data, Network, Subset
 from acclimate.cli import app
 from acclimate.corruptions import NAMES
@@ -178,6 +178,28 @@ def test_finished_cells_are_kept_and_broken_ones_run_again(tmp_path: Path) -> No
     assert record_path(tmp_path, cells[1].key).read_bytes() == kept
     other = [c.model_copy(update={"data": DEMO}) for c in cells]
     assert run_grid(other, Path(), tmp_path, resume=True).skipped == 3
+
+
+def test_records_in_one_file(tmp_path: Path) -> None:
+    run_grid(small_grid()[:2], Path(), tmp_path / "r")
+    pack_records(tmp_path / "r", tmp_path / "r.jsonl.gz")
+    assert read_records(tmp_path / "r.jsonl.gz") == read_records(tmp_path / "r")
+    whole = (tmp_path / "r.jsonl.gz").read_bytes()
+    pack_records(tmp_path / "r", tmp_path / "again.jsonl.gz")
+    assert (tmp_path / "again.jsonl.gz").read_bytes() == whole
+    (tmp_path / "r.jsonl.gz").write_bytes(whole[:100])
+    (tmp_path / "other.jsonl").write_text('{"schema": 2, "cell": {}, "cost": {}, "origin": {}}')
+    (tmp_path / "no.jsonl").write_text("[1]")
+    (tmp_path / "empty").mkdir()
+    bad = {
+        "r.jsonl.gz": "is no record",
+        "other.jsonl": "schema 2",
+        "no.jsonl": "no record",
+        "empty": "no records",
+    }
+    for name, message in bad.items():
+        with pytest.raises(InputError, match=message):
+            read_records(tmp_path / name)
 
 
 def test_records_of_other_images_are_not_gone_on_with(tmp_path: Path) -> None:

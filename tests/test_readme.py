@@ -56,3 +56,12 @@ def test_the_table_of_methods_in_the_readme_is_complete() -> None:
 
     text = (ROOT / "README.md").read_text("utf-8")
     assert [name for name in METHODS if f"`{name}`" not in text] == []
+
+
+def test_the_spec_in_the_readme_is_one(tmp_path: Path) -> None:
+    from acclimate.bench import read_spec
+
+    (found,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+    (tmp_path / "spec.yaml").write_text(found)
+    assert len(list(read_spec(tmp_path / "spec.yaml").cells())) == 4 * (1 + 3 + 3 + 3)
+    assert len(list(read_spec(ROOT / "benchmarks/cifar10.yaml").cells())) == 4 * (1 + 6 * 3)

@@ -1,7 +1,8 @@
-"""One JSON file per cell, and many of them as the lines of one file."""
+"""One JSON file per cell, and many of them as the lines of one file, compressed or not."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import platform
 import subprocess
@@ -16,7 +17,17 @@ import torch
 from acclimate.errors import InputError
 from acclimate.files import whole_file
 
-__all__ = ["SCHEMA", "Record", "finished", "origin", "read_records", "record_path", "same", "write_record"]
+__all__ = [
+    "SCHEMA",
+    "Record",
+    "finished",
+    "origin",
+    "pack_records",
+    "read_records",
+    "record_path",
+    "same",
+    "write_record",
+]
 
 SCHEMA = 1
 Record = dict[str, Any]
@@ -53,13 +64,20 @@ def finished(folder: Path) -> dict[str, Record]:
 
 
 def read_records(*paths: str | Path) -> list[Record]:
-    """All records of folders and of ``.jsonl`` files."""
+    """All records of folders and of ``.jsonl`` and ``.jsonl.gz`` files."""
     found = [record for path in paths for record in _read(Path(path))]
     if not found:
         raise InputError(
             f"no records in {', '.join(map(str, paths))}: expected .json files of `acclimate bench`"
         )
     return found
+
+
+def pack_records(folder: str | Path, target: Path) -> None:
+    """All records of a folder into one ``.jsonl.gz`` file; the same records give the same file."""
+    lines = [json.dumps(record, allow_nan=False) for record in _read(Path(folder))]
+    with whole_file(target) as part:
+        part.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
 
 
 def _read(path: Path) -> Iterator[Record]:
@@ -71,10 +89,10 @@ def _read(path: Path) -> Iterator[Record]:
         raise InputError(f"there is nothing at {path}: expected a folder of records or a .jsonl file")
     for file in files:
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-            for number, line in enumerate(lines, start=1):
+            content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+            for number, line in enumerate(content.decode("utf-8").splitlines(), start=1):
                 yield _checked(json.loads(line), file, number)
-        except (OSError, UnicodeDecodeError, ValueError) as error:
+        except (OSError, EOFError, ValueError) as error:
             raise InputError(f"{file} is no record of `acclimate bench`: {error}") from error
 
 
