@@ -27,8 +27,8 @@ GRIDS = {
     ),
     "bench_imagenet": (
         "ImageNet-C's preset on a small tree",
-        "`acclimate bench imagenet-c` with EfficientNet-Lite0 on corrupted copies of one image per class: too "
-        "few images for a thousand classes, and there to show that the preset runs.",
+        "`acclimate bench imagenet-c` with EfficientNet-Lite0 on corrupted copies of one image per class: "
+        "too few images for a thousand classes, and there to show that the preset runs.",
     ),
 }
 EXPERIMENTS = {
