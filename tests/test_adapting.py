@@ -343,3 +343,22 @@ def test_the_root_of_imagenet_is_its_validation_images(tmp_path: Path) -> None:
             Image.new("RGB", (32, 32)).save(tmp_path / split / wnid / f"{split}.png")
     images, _ = open_images(bundled_model(), tmp_path)
     assert list(images.names) == ["n01440764/val.png", "n01443537/val.png"]
+
+
+def test_what_is_to_be_told_is_told_once(folder: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "w.safetensors"
+    save_file(bundled_model().state_dict(), weights)
+    command = (
+        "--model",
+        "demo",
+        "--weights",
+        weights,
+        "--normalize",
+        "half",
+        "--epochs",
+        1,
+        "--data",
+        folder,
+    )
+    _, said = run("adapt", *command, "--out", tmp_path / "a.safetensors")
+    assert said.count("the images are normalised with mean") == 1

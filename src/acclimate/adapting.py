@@ -19,9 +19,10 @@ from acclimate.data.pictures import read_image
 from acclimate.delta import read_delta
 from acclimate.errors import AcclimateWarning, InputError, OptionError
 from acclimate.files import check_writable, whole_file
+from acclimate.methods import chosen_setting
 from acclimate.normalization import Normalization, fitted, probe_normalization
 from acclimate.outcome import AdaptOutcome, outcome_of, write_predictions
-from acclimate.prepare import model_info
+from acclimate.prepare import count_outputs, model_info
 
 __all__ = ["adapt_images", "open_images", "some_of", "trained_crop"]
 
@@ -169,7 +170,7 @@ def adapt_images(
         after,
         names,
         method=adapter.method.name,
-        setting=Adapter(model, "source", setting=setting, **options).setting,
+        setting=chosen_setting(setting, count_outputs(model) if images.classes is None else len(names)),
         cautions=[text for text in cautions if text is not None],
     )
 
