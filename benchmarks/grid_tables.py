@@ -9,7 +9,7 @@ from records import RESULTS
 
 from acclimate.bench.compare import judge
 from acclimate.bench.records import read_records
-from acclimate.bench.scores import Figure, by_corruption, common, figures
+from acclimate.bench.scores import Figure, Side, by_corruption, common, figures
 from acclimate.bench.spec import ORACLE
 from acclimate.corruptions import CORRUPTIONS
 from acclimate.methods import METHODS
@@ -99,12 +99,16 @@ def variants(found: list[Figure], name: str) -> str:
         shared = set.intersection(*(set(accuracies) for accuracies, _ in sides.values()))
         for (own_name, changes), measured in sides.items():
             told = ", ".join(f"{key} {value}" for key, value in changes) or "default"
-            means = [statistics.fmean(values[key] for key in shared) for values in measured]
+            seeds = {key: set.intersection(*(set(side[key]) for side, _ in sides.values())) for key in shared}
+            means = [
+                statistics.fmean(values[key][seed] for key in shared for seed in seeds[key])
+                for values in measured
+            ]
             lines.append(f"| `{own_name}` | {told} | {means[0]:.2f} | {means[1]:.2f} |")
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
-def _side(own: list[Figure], method: str, changes: Any) -> tuple[dict[str, float], dict[str, float]]:
+def _side(own: list[Figure], method: str, changes: Any) -> tuple[Side, Side]:
     def these(figure: Figure) -> bool:
         return figure.overrides == changes
 

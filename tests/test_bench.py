@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,13 +20,16 @@ from typer.testing import CliRunner
 from acclimate import Adapter, corrupt
 from acclimate.bench import PRESETS, Cell, Spec, read_records, read_spec, run_grid
 from acclimate.bench.cell import run_cell
+from acclimate.bench.claims import ROBUST
+from acclimate.bench.images import replaced
 from acclimate.bench.presets import narrowed
 from acclimate.bench.records import finished, pack_records, record_path, same
 from acclimate.bench.spec import Data, Network, Subset
 from acclimate.cli import app
-from acclimate.corruptions import NAMES
+from acclimate.corruptions import NAMES, VALIDATION_NAMES
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import InputError, OptionError
+from acclimate.methods import parse_method
 
 DEMO = Data(name="demo", path="acclimate.demo.bundle:bundled_images", limit=96)
 NETWORK = Network(name="demo")
@@ -176,8 +180,9 @@ def test_finished_cells_are_kept_and_broken_ones_run_again(tmp_path: Path) -> No
     outcome = run_grid(cells, Path(), tmp_path, resume=True)
     assert (outcome.done, outcome.skipped) == (1, 2)
     assert record_path(tmp_path, cells[1].key).read_bytes() == kept
-    other = [c.model_copy(update={"data": DEMO}) for c in cells]
-    assert run_grid(other, Path(), tmp_path, resume=True).skipped == 3
+    (tmp_path / ".half.1.part.json").write_text('{"sch')  # what a killed process was writing
+    assert len(read_records(tmp_path)) == 3
+    assert run_grid(cells, Path(), tmp_path, resume=True).skipped == 3
 
 
 def test_records_in_one_file(tmp_path: Path) -> None:
@@ -271,12 +276,14 @@ def test_killed_and_resumed_it_gives_the_same_records(tmp_path: Path) -> None:
     whole = subprocess.run([*command, "--out", tmp_path / "a"], capture_output=True, text=True, check=False)
     assert whole.returncode == 0, whole.stderr
     for count in (1, 4):
-        running = subprocess.Popen([*command, "--out", tmp_path / "b"], stderr=subprocess.DEVNULL)
+        running = subprocess.Popen(
+            [*command, "--out", tmp_path / "b"], stderr=subprocess.DEVNULL, start_new_session=True
+        )
         deadline = time.monotonic() + 120
         while len(list((tmp_path / "b").glob("*.json"))) < count and running.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        running.send_signal(signal.SIGKILL)
+        os.killpg(running.pid, signal.SIGKILL)  # the processes too, in the middle of a cell
         running.wait()
     last = subprocess.run([*command, "--out", tmp_path / "b"], capture_output=True, text=True, check=False)
     assert last.returncode == 0, last.stderr
@@ -300,6 +307,56 @@ def test_presets_are_the_papers() -> None:
         own = [c.key for c in preset.cells()]
         assert own, name
         assert len(own) == len(set(own)), name
+
+
+def test_hyperparameters_of_presets_are_the_papers() -> None:
+    visda = {c.method: c for c in PRESETS["visda-c"].cells()}
+    for method, delta in (("tent+", 1.0), ("slr", 0.25)):
+        own = parse_method(method, visda[method].setting)
+        assert (own.lr, own.optimizer, own.schedule, own.kappa) == (2e-5, "adam", "cosine", 0)
+        assert own.delta == delta
+    kappas = {c.overrides.get("kappa", 0.9) for c in PRESETS["kappa"].cells() if c.method == "slr"}
+    assert kappas == {0.0, 0.5, 0.9, 0.99}
+    assert any(c.method == "slr-div" for c in PRESETS["kappa"].cells())
+    assert {c.corruption for c in PRESETS["kappa"].cells()} == set(VALIDATION_NAMES)
+    parts = [c.subset for c in PRESETS["subsets"].cells() if c.subset is not None]
+    assert (
+        {p.classes for p in parts} - {None} == {p.samples for p in parts} - {None} == {0.1, 0.25, 0.5, 0.75}
+    )
+    titles = {c.network.title for c in PRESETS["imagenet-c"].cells()}
+    assert len(titles) == 5
+    (robust,) = {c.network.title for c in narrowed(list(PRESETS["imagenet-c"].cells()), networks=[ROBUST])}
+    assert robust == ROBUST
+    for name, preset in PRESETS.items():
+        labels = [c.label for c in preset.cells()]
+        assert len(labels) == len(set(labels)), name
+
+
+def test_epochs_of_presets_are_changed_and_all_of_them_reached() -> None:
+    cells = list(PRESETS["kappa"].cells())
+    assert {c.evaluate for c in narrowed(cells, epochs=3) if c.learns} == {(1, 3)}
+    assert {c.epochs for c in narrowed(cells, epochs=10) if c.learns} == {10}
+    assert {c.epochs for c in narrowed([cell(epochs=1)], epochs=4)} == {4}
+    with pytest.raises(ValueError, match="evaluate names epochs"):
+        cell(epochs=5, evaluate=(10,))
+    record = run_cell(cell(epochs=3, evaluate=(1,)), Path())
+    assert list(record["result"]["after_epoch"]) == ["1", "3"]
+
+
+def test_similarity_is_to_the_clean_image_of_the_same_name(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number, wnid in enumerate(("n01440764", "n01443537", "n01484850")):
+        for name in range(12):
+            image = Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8))
+            for folder in ["clean", "c/fog/5"] if number else ["clean"]:  # the first class is not corrupted
+                (tmp_path / folder / wnid).mkdir(parents=True, exist_ok=True)
+                image.save(tmp_path / folder / wnid / f"{name}.png")
+    data = Data(name="tiny", path="c", clean="clean")
+    own = cell(data=data, corruption="fog", method="slr+it", epochs=1, batch_size=8, overrides={"lr": 0.0})
+    ssim = run_cell(own, tmp_path)["result"]["ssim"]
+    assert (ssim["before"], ssim["after"]) == pytest.approx((1, 1))
+    without = run_cell(own.model_copy(update={"data": replaced(data, clean="nowhere")}), tmp_path)
+    assert without["result"]["ssim"] is None
 
 
 def test_presets_are_narrowed() -> None:

@@ -83,3 +83,8 @@ def test_certainty_is_in_the_last_bin() -> None:
 def test_labels_that_do_not_fit(labels: list[int]) -> None:
     with pytest.raises(InputError, match="labels"):
         measure(torch.zeros(2, 3), torch.tensor(labels))
+
+
+def test_what_is_no_number_is_not_measured() -> None:
+    with pytest.raises(InputError, match="not finite"):
+        measure(torch.tensor([[float("nan"), 0.0]]), torch.tensor([0]))

@@ -172,11 +172,14 @@ class Setting:
 
 _FEW: Final = {"hlr": {"lr": 1e-2}, "slr": {"lr": 1e-2, "delta": 0.05}}
 _VISDA: Final = {"lr": 2e-5, "delta": 0.25, "kappa": 0.0}
+_VISDA_TENT: Final = {"optimizer": "adam", "lr": 2e-5, "schedule": "cosine", "kappa": 0.0}
 SETTINGS: Final[Mapping[str, Setting]] = MappingProxyType(
     {
         "paper": Setting("the paper's for ImageNet, chosen for 1,000 classes", {}),
         "few": Setting("for few classes, found by benchmarks/few.py on validation corruptions", _FEW),
-        "visda-c": Setting("the paper's for the 12 classes of VisDA-C", {"hlr": _VISDA, "slr": _VISDA}),
+        "visda-c": Setting(
+            "the paper's for the 12 classes of VisDA-C", {"hlr": _VISDA, "slr": _VISDA, "tent+": _VISDA_TENT}
+        ),
     }
 )
 """Every set of hyperparameters by name."""

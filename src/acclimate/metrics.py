@@ -53,6 +53,8 @@ def measure(logits: Tensor, labels: Tensor) -> Quality:
             f"labels must be from 0 to {count - 1}, as there are {count} logits, got {int(labels.min())} to "
             f"{int(labels.max())}"
         )
+    if not logits.isfinite().all():
+        raise InputError("some logits are not finite: there is nothing to measure")
     wide = logits.double()
     logs = wide.log_softmax(1)
     confidences = logs.exp()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
-import sys
+import re
 import time
 import warnings
 from functools import lru_cache
@@ -27,14 +28,16 @@ from acclimate.delta import digests
 from acclimate.errors import AcclimateWarning
 from acclimate.methods import chosen_setting
 from acclimate.metrics import Quality, measure, structural_similarity
+from acclimate.models.heads import head_in
 from acclimate.models.load import load_model
 from acclimate.normalization import fitted, normalization_of
 from acclimate.prepare import count_outputs
 
-__all__ = ["fingerprint_of", "run_cell"]
+__all__ = ["fingerprints_of", "run_cell"]
 
+_LINUX = Path("/proc/self")
 _STEPS_KEPT = 64  # of each curve over steps
-_COMPARED = 256  # images whose similarity to the clean ones is measured
+_COMPARED, _AT_ONCE = 256, 32  # images whose similarity to the clean ones is measured
 
 
 def run_cell(cell: Cell, root: Path) -> Record:
@@ -48,13 +51,14 @@ def run_cell(cell: Cell, root: Path) -> Record:
     crop = crop_of(network, cell.data)
     images = open_cell_images(root, cell.data, cell.corruption, cell.severity, crop)
     part = part_of(images, cell.subset, cell.seed)
+    clean = clean_images(root, cell.data, crop) if "+it" in cell.method else None
+    _forget_peak_memory(cell.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AcclimateWarning)
         adapter = _adapter(cell, network, part)
     run = _Run(adapter, cell, images, part)
     result = run.measured()
     if adapter.method.input_transform:
-        clean = clean_images(root, cell.data, crop)
         result["ssim"] = None if clean is None else _similarity(adapter, clean, images)
     return {
         "schema": SCHEMA,
@@ -71,10 +75,11 @@ def run_cell(cell: Cell, root: Path) -> Record:
     }
 
 
-def fingerprint_of(cell: Cell, root: Path) -> str:
-    """Of the images that a cell would see."""
-    crop = crop_of(_network(cell.network.name, cell.network.weights, root), cell.data)
-    return open_cell_images(root, cell.data, cell.corruption, cell.severity, crop).fingerprint()
+def fingerprints_of(cell: Cell, root: Path) -> tuple[str, str]:
+    """Of the images that a cell would see, and of the weights it would start from."""
+    network = _network(cell.network.name, cell.network.weights, root)
+    images = open_cell_images(root, cell.data, cell.corruption, cell.severity, crop_of(network, cell.data))
+    return images.fingerprint(), weights_digest(network)
 
 
 @lru_cache(maxsize=2)
@@ -152,7 +157,7 @@ class _Run:
 
     def _evaluate(self, adapter: Adapter) -> None:
         epoch = adapter.history.epoch[-1]
-        if self.cell.evaluate and epoch not in self.cell.evaluate:
+        if self.cell.evaluate and epoch not in (*self.cell.evaluate, self.cell.epochs):
             return
         begun = time.perf_counter()
         logits = adapter.predict(self.images, batch_size=self.cell.batch_size)
@@ -162,7 +167,7 @@ class _Run:
 
 def _told(quality: Quality, adapter: Adapter | None) -> dict[str, Any]:
     told: dict[str, Any] = _rounded(dataclasses.asdict(quality))
-    if adapter is not None and adapter.class_distribution is not None:
+    if adapter is not None and adapter.class_distribution is not None and adapter.step > 0:
         p = adapter.class_distribution.double()
         told["class_entropy"] = _rounded(-torch.special.xlogy(p, p).sum().item())
     return told
@@ -188,13 +193,27 @@ def _thinned(curves: dict[str, list[float]]) -> dict[str, Any]:
     return {"step": [i + 1 for i in at], **_rounded(kept)}
 
 
-def _similarity(adapter: Adapter, clean: ImageSet, images: ImageSet) -> dict[str, float]:
-    """SSIM to the clean images before and after the input transformation."""
-    positions = torch.linspace(0, len(images) - 1, min(_COMPARED, len(images))).round().long().tolist()
-    first, shifted = clean.batch(positions), images.batch(positions)
-    made = adapter.transformed(shifted).clamp(0, 1).cpu()
-    before, after = (structural_similarity(first, other).mean().item() for other in (shifted, made))
-    return {"before": _rounded(before), "after": _rounded(after), "images": len(positions)}
+def _similarity(adapter: Adapter, clean: ImageSet, images: ImageSet) -> dict[str, float] | None:
+    """SSIM to the clean images of the same names, before and after the input transformation."""
+    there = {_stem(name): position for position, name in enumerate(clean.names)}
+    both = [(i, there[_stem(name)]) for i, name in enumerate(images.names) if _stem(name) in there]
+    if not both:
+        return None
+    chosen = [both[i] for i in torch.linspace(0, len(both) - 1, min(_COMPARED, len(both))).round().long()]
+    before, after = [], []
+    for start in range(0, len(chosen), _AT_ONCE):
+        positions, others = zip(*chosen[start : start + _AT_ONCE], strict=True)
+        first, shifted = clean.batch(others), images.batch(positions)
+        made = adapter.transformed(shifted).clamp(0, 1).cpu()
+        before.append(structural_similarity(first, shifted))
+        after.append(structural_similarity(first, made))
+    means = [torch.cat(values).mean().item() for values in (before, after)]
+    return {"before": _rounded(means[0]), "after": _rounded(means[1]), "images": len(chosen)}
+
+
+def _stem(name: str) -> str:
+    """Of the file of an image, without what says how it is stored."""
+    return name.rpartition(".")[0] or name
 
 
 def _spec(
@@ -202,7 +221,8 @@ def _spec(
 ) -> dict[str, Any]:
     """What the cell turned out to be: all that decides the result."""
     return {
-        "weights": _weights_digest(network),
+        "weights": weights_digest(network),
+        "modified": head_in(network.state_dict()) is not None,
         "data": images.fingerprint(),
         "images": len(images),
         "images_adapted_to": len(part),
@@ -220,18 +240,25 @@ def _spec(
 
 
 @lru_cache(maxsize=2)
-def _weights_digest(network: nn.Module) -> str:
+def weights_digest(network: nn.Module) -> str:
     found = json.dumps(digests(network.state_dict()), sort_keys=True)
     return hashlib.sha256(found.encode()).hexdigest()[:16]
 
 
-def _peak_memory_mib(device: str) -> float:
-    """Of the process so far on a CPU, of the tensors on a GPU."""
+def _forget_peak_memory(device: str) -> None:
+    """So that the peak is this cell's, where the system can forget the earlier one."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+    elif _LINUX.exists():
+        with contextlib.suppress(OSError):
+            (_LINUX / "clear_refs").write_text("5")
+
+
+def _peak_memory_mib(device: str) -> float | None:
+    """Of the process on Linux, of the tensors on a GPU; elsewhere it is not known."""
     if device.startswith("cuda"):
         return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0.0
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
+    if not _LINUX.exists():
+        return None
+    found = re.search(r"VmHWM:\s+(\d+) kB", (_LINUX / "status").read_text())
+    return None if found is None else round(int(found[1]) / 2**10, 1)

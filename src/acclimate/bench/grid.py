@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
+import threading
 import time
 import traceback
 from collections import deque
@@ -17,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from acclimate.bench.cell import fingerprint_of, run_cell
+from acclimate.bench.cell import fingerprints_of, run_cell
 from acclimate.bench.records import SCHEMA, Record, finished, origin, write_record
 from acclimate.bench.spec import Cell
 from acclimate.errors import AcclimateError, InputError, OptionError, OutputError
@@ -84,13 +86,15 @@ def run_grid(
 
 
 def _check_same_data(cells: dict[str, Cell], there: dict[str, Record], root: Path) -> None:
-    """One record is looked at: on other images it would be another result."""
+    """One record is looked at: on other images, or from other weights, it would be another result."""
     key, record = next(iter(there.items()))
-    if fingerprint_of(cells[key], root) != record["spec"]["data"]:
-        raise InputError(
-            f"the records were measured on other images than those in {root} ({cells[key].label}): "
-            "give the same data, or another folder for the records"
-        )
+    images, weights = fingerprints_of(cells[key], root)
+    for what, now in (("images", images), ("weights", weights)):
+        if now != record["spec"]["data" if what == "images" else what]:
+            raise InputError(
+                f"the records were measured on other {what} than those in {root} ({cells[key].label}): "
+                "give the same, or another folder for the records"
+            )
 
 
 @dataclass
@@ -169,7 +173,8 @@ class _Grid:
         if reason is None:
             self.outcome.done += 1
         else:
-            self.outcome.failed[cell.label] = reason
+            label = cell.label if cell.label not in self.outcome.failed else f"{cell.label} ({cell.key})"
+            self.outcome.failed[label] = reason
             self._on_failure(cell.label, reason)
 
 
@@ -194,6 +199,7 @@ def _failure(cell: Cell, reason: str, seconds: float, trace: Sequence[str] = ())
 def _work(connection: Connection, root: Path, out: Path) -> None:
     """What a process does: a cell comes, its record is written, and what went wrong is told."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grid ends its processes itself
+    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
     while True:
         try:
             cell = connection.recv()
@@ -204,6 +210,13 @@ def _work(connection: Connection, root: Path, out: Path) -> None:
             connection.send(reason)
         except OSError:  # the grid is no more
             return
+
+
+def _follow(parent: int) -> None:
+    """A grid that was killed cannot end its processes: they end themselves."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _attempt(cell: Cell, root: Path, out: Path) -> str | None:

@@ -63,6 +63,8 @@ def open_cell_images(
 def clean_images(root: Path, data: Data, crop: Crop | None) -> ImageSet | None:
     """The same images without a corruption, where they are known."""
     if data.clean is not None:
+        if not (root / data.clean).exists():
+            return None
         return open_cell_images(root, replaced(data, path=data.clean, layout="auto"), None, None, crop)
     if ":" in data.path and "://" not in data.path:
         return open_cell_images(root, data, None, None, crop)

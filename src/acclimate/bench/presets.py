@@ -60,7 +60,7 @@ class Preset:
         found = {cell.key: cell for spec in self.specs for cell in spec.cells()}
         groups: dict[Any, list[Cell]] = {}
         for cell in found.values():
-            shift = (cell.network.name, cell.data.name, cell.corruption or "", cell.severity or 0)
+            shift = (cell.network.title, cell.data.name, cell.corruption or "", cell.severity or 0)
             groups.setdefault(shift, []).append(cell)
         for group in groups.values():
             yield from group
@@ -124,7 +124,6 @@ _ROWS: Final[dict[str, Preset]] = {
                 ("source", *ADAPTING),
                 corruptions=NAMES,
                 severities=(1, 2, 3, 4, 5),
-                seeds=SEEDS[:1],
             ),
         ),
         "the folder of ImageNet-C",
@@ -229,18 +228,18 @@ def narrowed(
     A network that a preset does not have takes the place of those it has.
     """
     found = list(cells)
-    there = {cell.network.name for cell in found}
+    there = {cell.network.title for cell in found}
     if networks and not set(networks) & there:
-        first = found[0].network.name
+        first = found[0].network.title
         changed = [
             cell.model_copy(update={"network": Network(name=name)})
             for name in networks
             for cell in found
-            if cell.network.name == first
+            if cell.network.title == first
         ]
         found, networks = changed, ()
     tests: list[tuple[str, Sequence[Any], Callable[[Cell], Any]]] = [
-        ("models", networks, lambda cell: cell.network.name),
+        ("models", networks, lambda cell: cell.network.title),
         ("methods", methods, lambda cell: cell.method),
         ("corruptions", corruptions, lambda cell: cell.corruption),
         ("severities", severities, lambda cell: cell.severity),
@@ -260,7 +259,7 @@ def narrowed(
             raise OptionError(f"{what}: there is no {missing[0]!r} in this, only {listed(known, 20)}")
         keep_source = what == "seeds"
         found = [c for c in found if of(c) in chosen or (keep_source and c.method == "source")]
-    return [_changed(cell, changes) for cell in found]
+    return list({cell.key: cell for cell in (_changed(cell, changes) for cell in found)}.values())
 
 
 def _changed(cell: Cell, changes: Mapping[str, Any]) -> Cell:
@@ -272,10 +271,10 @@ def _changed(cell: Cell, changes: Mapping[str, Any]) -> Cell:
         given = {"weights": weights, "normalize": normalize}
         update = {name: value for name, value in given.items() if value is not None}
         own["network"] = cell.network.model_copy(update=update)
-    if own.get("epochs") is not None and cell.evaluate:
-        own["evaluate"] = tuple(sorted({min(epoch, own["epochs"]) for epoch in cell.evaluate}))
-    if cell.epochs == 1 and not cell.evaluate:  # it learns nothing
+    if not cell.learns:
         own.pop("epochs", None)
+    elif own.get("epochs") is not None and cell.evaluate:
+        own["evaluate"] = tuple(sorted({min(epoch, own["epochs"]) for epoch in cell.evaluate}))
     return Cell(**{**cell.model_dump(), **{k: _plain(v) for k, v in own.items()}})
 
 

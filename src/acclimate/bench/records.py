@@ -53,7 +53,7 @@ def same(one: Record, other: Record) -> bool:
 def finished(folder: Path) -> dict[str, Record]:
     """The records of a folder that hold a result, by key; what is broken or failed is to be run again."""
     found = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in _files(folder):
         try:
             record = _checked(json.loads(path.read_text(encoding="utf-8")), path)
         except (OSError, ValueError, InputError):
@@ -61,6 +61,11 @@ def finished(folder: Path) -> dict[str, Record]:
         if "result" in record:
             found[path.stem] = record
     return found
+
+
+def _files(folder: Path) -> list[Path]:
+    """Whole records: what a process was writing when it was killed begins with a dot."""
+    return sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
 
 
 def read_records(*paths: str | Path) -> list[Record]:
@@ -82,7 +87,7 @@ def pack_records(folder: str | Path, target: Path) -> None:
 
 def _read(path: Path) -> Iterator[Record]:
     if path.is_dir():
-        files: Iterable[Path] = sorted(path.glob("*.json"))
+        files: Iterable[Path] = _files(path)
     elif path.exists():
         files = [path]
     else:

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from acclimate.bench.records import Record
+from acclimate.bench.spec import Network
+from acclimate.errors import InputError
 
-__all__ = ["Figure", "by_corruption", "common", "figures"]
+__all__ = ["FIXED", "Figure", "Side", "by_corruption", "check_one_protocol", "common", "figures"]
+
+FIXED = ("source", "bn")
+"""Methods that learn nothing, so that epochs and settings do not matter."""
+Side = dict[str, dict[int | None, float]]
+"""Figures by what was measured and by seed."""
 
 
 @dataclass(frozen=True)
@@ -17,20 +24,25 @@ class Figure:
     """One cell after one epoch, or online."""
 
     network: str
+    """Its name, or that of its file of weights."""
     modified: bool
     """Whether the network has SHOT's head."""
     data: str
+    images: int
     corruption: str
     """Empty where there is none."""
     severity: int
     method: str
+    setting: str
     overrides: tuple[tuple[str, Any], ...]
     classes: float
     """The fraction of the classes that was adapted to."""
     samples: float
     seed: int
+    batch_size: int
+    epochs: int
     epoch: int
-    """0 for the online pass; -1 is the last one that was evaluated, as well as its number."""
+    """0 for the online pass; -1 is the last one, as well as its number."""
     accuracy: float
     values: dict[str, Any]
     ssim: tuple[float, float] | None
@@ -48,31 +60,53 @@ def figures(records: Iterable[Record]) -> list[Figure]:
         if "result" not in record:
             continue
         after = {int(epoch): values for epoch, values in record["result"]["after_epoch"].items()}
+        if not after:
+            raise InputError(f"a record of {record['cell']['method']} has no evaluation after an epoch")
         passes = {0: record["result"]["online"], **after, -1: after[max(after)]}
         found += [_figure(record, epoch, values) for epoch, values in passes.items()]
     return found
 
 
 def _figure(record: Record, epoch: int, values: dict[str, Any]) -> Figure:
-    cell, ssim = record["cell"], record["result"].get("ssim")
+    cell, spec, ssim = record["cell"], record["spec"], record["result"].get("ssim")
     subset = cell["subset"] or {}
-    weights = cell["network"]["weights"] or ""
+    network = Network(**cell["network"]).title
     return Figure(
-        network=cell["network"]["name"] + (f" ({weights})" if weights else ""),
-        modified="shot" in cell["network"]["name"] + weights or "visda" in weights,
+        network=network,
+        modified=spec.get("modified", network.endswith("-shot")),
         data=cell["data"]["name"],
+        images=spec["images"],
         corruption=cell["corruption"] or "",
         severity=cell["severity"] or 0,
         method=cell["method"],
+        setting=spec["setting"],
         overrides=tuple(sorted(cell["overrides"].items())),
         classes=subset.get("classes") or 1.0,
         samples=subset.get("samples") or 1.0,
         seed=cell["seed"],
+        batch_size=cell["batch_size"],
+        epochs=cell["epochs"],
         epoch=epoch,
         accuracy=100 * values["accuracy"],
         values=values,
         ssim=None if ssim is None else (ssim["before"], ssim["after"]),
     )
+
+
+def check_one_protocol(found: Sequence[Figure]) -> None:
+    """Figures of different protocols have no common mean: an error that says what differs."""
+    kinds: dict[tuple[str, str, str, int], set[str]] = {}
+    for figure in found:
+        if figure.plain and figure.method not in FIXED:
+            told = f"{figure.images:,} images, {figure.epochs} epochs of batches of {figure.batch_size}"
+            where = (figure.network, figure.data, figure.corruption, figure.severity)
+            kinds.setdefault(where, set()).add(f"{told}, setting {figure.setting!r}")
+    for (network, data, *_), ways in kinds.items():
+        if len(ways) > 1:
+            raise InputError(
+                f"the records of {network} on {data} are of different experiments "
+                f"({'; '.join(sorted(ways))}): compare them apart"
+            )
 
 
 def by_corruption(
@@ -82,20 +116,30 @@ def by_corruption(
     epoch: int = -1,
     of: Callable[[Figure], float] = lambda figure: figure.accuracy,
     where: Callable[[Figure], bool] = lambda figure: figure.plain,
-) -> dict[str, float]:
-    """For each network, data, corruption and severity the mean over seeds."""
-    groups: dict[str, list[float]] = {}
+    key: Callable[[Figure], str] = lambda f: f"{f.network} {f.data} {f.images} {f.corruption} {f.severity}",
+) -> Side:
+    """For each network, data, corruption and severity a figure for each seed.
+
+    What stays as it is has no seed: it stands for all.
+    """
+    side: Side = {}
     for figure in found:
-        wanted = epoch if method not in ("source", "bn") else -1  # what learns nothing has one pass only
+        wanted = epoch if method not in FIXED else -1  # what learns nothing has one pass only
         if figure.method == method and figure.epoch == wanted and where(figure):
-            key = f"{figure.network} {figure.data} {figure.corruption} {figure.severity}"
-            groups.setdefault(key, []).append(of(figure))
-    return {key: statistics.fmean(values) for key, values in groups.items()}
+            side.setdefault(key(figure), {})[None if method == "source" else figure.seed] = of(figure)
+    return side
 
 
-def common(*sides: dict[str, float]) -> list[float] | None:
-    """The mean of each side over what all of them have; None if that is nothing."""
+def common(*sides: Side) -> list[float] | None:
+    """The mean of each side over what all of them have, seed by seed; None if that is nothing."""
     keys = set.intersection(*(set(side) for side in sides)) if sides else set()
-    if not keys:
-        return None
-    return [statistics.fmean(side[key] for key in sorted(keys)) for side in sides]
+    means: list[list[float]] = [[] for _ in sides]
+    for key in sorted(keys):
+        drawn = [set(side[key]) - {None} for side in sides if set(side[key]) != {None}]
+        seeds = set.intersection(*drawn) if drawn else {None}
+        if not seeds:
+            continue
+        for mean, side in zip(means, sides, strict=True):
+            own = side[key]
+            mean.append(statistics.fmean(own[None] if None in own else own[seed] for seed in seeds))
+    return [statistics.fmean(values) for values in means] if means and means[0] else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from acclimate.corruptions import known
 from acclimate.errors import OptionError
@@ -38,6 +38,11 @@ class Network(_Frozen):
     """A file; below the root of the data, unless absolute."""
     normalize: str | None = None
     """As the option of that name; by default what the weights say."""
+
+    @property
+    def title(self) -> str:
+        """What tells it from others: its name, or that of its file of weights."""
+        return self.name if self.weights is None else Path(self.weights).name.partition(".")[0]
 
 
 class Data(_Frozen):
@@ -80,7 +85,7 @@ class Cell(_Frozen):
     seed: int = 0
     epochs: int = Field(default=5, ge=1)
     evaluate: tuple[int, ...] = ()
-    """Epochs after which all images are predicted; without any, every epoch."""
+    """Epochs after which all images are predicted, besides the last; without any, every epoch."""
     batch_size: int = Field(default=64, ge=1)
     device: str = "cpu"
     threads: int = Field(default=1, ge=1)
@@ -91,6 +96,12 @@ class Cell(_Frozen):
         if value != ORACLE:
             parse_method(value)
         return value
+
+    @model_validator(mode="after")
+    def _epochs_are_reached(self) -> Cell:
+        if any(not 1 <= epoch <= self.epochs for epoch in self.evaluate):
+            raise ValueError(f"evaluate names epochs {self.evaluate}, but there are {self.epochs}")
+        return self
 
     @field_validator("corruption")
     @classmethod
@@ -107,9 +118,15 @@ class Cell(_Frozen):
     def label(self) -> str:
         """For people."""
         shift = "" if self.corruption is None else f" {self.corruption}-{self.severity}"
-        part = "" if self.subset is None else f" on {self.subset.classes or self.subset.samples}"
+        given = {} if self.subset is None else self.subset.model_dump(exclude_none=True)
+        part = "".join(f" on {fraction:g} of the {what}" for what, fraction in given.items())
         changes = "".join(f" {name}={value}" for name, value in self.overrides.items())
-        return f"{self.network.name} {self.data.name}{shift} {self.method}{changes}{part} seed {self.seed}"
+        return f"{self.network.title} {self.data.name}{shift} {self.method}{changes}{part} seed {self.seed}"
+
+    @property
+    def learns(self) -> bool:
+        """Whether it goes through epochs."""
+        return self.method == ORACLE or parse_method(self.method).has_loss
 
 
 class Spec(_Frozen):

@@ -65,7 +65,10 @@ def bench(
         int | None, typer.Option(min=1, help="Instead of the preset's.", show_default=False)
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; by default one a core.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1, help="Processes; by default as the cores allow, on a GPU one.", show_default=False
+        ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of each process.", show_default="1")] = None,
     device: Annotated[str | None, typer.Option(help="Such as cuda.", show_default="cpu")] = None,
@@ -101,7 +104,7 @@ def bench(
                 cells,
                 (data or Path()).resolve(),
                 out,
-                workers=workers or os.cpu_count() or 1,
+                workers=workers or _default_workers(cells),
                 resume=resume,
                 force=force,
                 on_progress=progress,
@@ -129,6 +132,13 @@ def _cells(what: str, data: Path | None) -> list[Cell]:
     if data is not None and not data.is_dir():
         raise OptionError(f"there is no folder {data}: expected {preset.data or 'a folder'}")
     return list(preset.cells())
+
+
+def _default_workers(cells: list[Cell]) -> int:
+    """A process for each thread that the cores have; one for a GPU."""
+    if any(cell.device != "cpu" for cell in cells):
+        return 1
+    return max(1, (os.cpu_count() or 1) // max((cell.threads for cell in cells), default=1))
 
 
 def _whole(word: str) -> int:

@@ -19,6 +19,8 @@ from acclimate.cli.terminal import errors_as_messages
 
 __all__ = ["compare"]
 
+_WIDTH = 200  # of what goes to a file
+
 
 def compare(
     results: Annotated[list[Path], typer.Argument(metavar="RESULTS", help="Folders or files of records.")],
@@ -37,6 +39,8 @@ def compare(
         print(json.dumps(found))
         return
     console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
     failed = sum("error" in record for record in records)
     console.print(f"{len(records) - failed} records" + (f", and {failed} that failed" if failed else ""))
     if differences:
@@ -53,24 +57,22 @@ def compare(
 
 
 def _against(name: str, differences: list[Difference]) -> Table:
-    """Measured minus published, a row for each method and epoch, a column for each corruption."""
-    shown = Table(title=f"{name}: measured (difference to published)")
-    corruptions = list(dict.fromkeys(difference.corruption for difference in differences))
-    for column in ("method", "epoch", *(word or "all" for word in corruptions), "mean"):
-        shown.add_column(column, justify="left" if column == "method" else "right")
-    for method, epoch in dict.fromkeys((item.method, item.epoch) for item in differences):
-        own = {d.corruption: d for d in differences if (d.method, d.epoch) == (method, epoch)}
-        mean = Difference(
-            name, method, epoch, "mean",
-            statistics.fmean(d.published for d in own.values()),
-            statistics.fmean(d.measured for d in own.values()),
-        )  # fmt: skip
-        cells = [own.get(corruption) for corruption in corruptions]
-        shown.add_row(method, str(epoch), *(_cell(item) for item in (*cells, mean)))
+    """Measured, and that minus published: a row for each corruption, a column for each method and epoch."""
+    shown = Table("", title=f"{name}: measured (minus published)")
+    columns = list(dict.fromkeys((item.method, item.epoch) for item in differences))
+    for method, epoch in columns:
+        shown.add_column(f"{method}\nepoch {epoch}" if epoch else method, justify="right")
+    found = {(item.corruption, (item.method, item.epoch)): item for item in differences}
+    for corruption in dict.fromkeys(item.corruption for item in differences):
+        own = [found.get((corruption, column)) for column in columns]
+        shown.add_row(corruption or "all", *(_cell([item]) if item else "" for item in own))
+    shown.add_section()
+    shown.add_row("mean", *(_cell([d for d in differences if (d.method, d.epoch) == c]) for c in columns))
     return shown
 
 
-def _cell(difference: Difference | None) -> str:
-    if difference is None:
-        return ""
-    return f"{difference.measured:.2f} ({difference.measured - difference.published:+.2f})"
+def _cell(differences: list[Difference]) -> str:
+    measured = statistics.fmean(item.measured for item in differences)
+    published = statistics.fmean(item.published for item in differences)
+    digits = 3 if published < 1 else 2
+    return f"{measured:.{digits}f} ({measured - published:+.{digits}f})"

@@ -154,6 +154,6 @@ def progress_bar(what: str, *, of_bytes: bool = False) -> Iterator[Callable[[int
         TextColumn("ETA"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=messages) as bar:
+    with Progress(*columns, console=messages, speed_estimate_period=3600) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -20,7 +20,6 @@ from acclimate.errors import InputError
 
 __all__ = ["ImageSet", "readable"]
 
-_THREADS = os.cpu_count() or 1
 _LOOKED_AT = 16  # images whose pixels are part of the fingerprint
 
 
@@ -80,7 +79,8 @@ class ImageSet(Dataset[Tensor]):
                     )
                 np.divide(image, np.float32(255), out=pixels[row], dtype=np.float32)
 
-        list(_threads().map(put, (range(start, len(positions), _THREADS) for start in range(_THREADS))))
+        count = torch.get_num_threads()  # as many as the network may have
+        list(_threads(count).map(put, (range(start, len(positions), count) for start in range(count))))
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         return images.contiguous().pin_memory() if torch.cuda.is_available() else images
 
@@ -118,7 +118,7 @@ def readable(
         except InputError as error:
             failed[position] = str(error)
 
-    for done, _ in enumerate(_threads().map(look, range(len(images))), start=1):
+    for done, _ in enumerate(_threads(torch.get_num_threads()).map(look, range(len(images))), start=1):
         progress(done, len(images))
     if len(failed) == len(images):
         raise InputError(f"none of {len(images)} images can be read: {next(iter(failed.values()))}")
@@ -141,11 +141,11 @@ class _Moved:
         return self.read(self.positions[position])
 
 
-def _threads() -> ThreadPoolExecutor:
-    return _threads_of(os.getpid())
+def _threads(count: int) -> ThreadPoolExecutor:
+    return _threads_of(os.getpid(), count)
 
 
 @cache
-def _threads_of(_: int) -> ThreadPoolExecutor:
+def _threads_of(_: int, count: int) -> ThreadPoolExecutor:
     """One pool a process: what a fork inherits has no threads."""
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="acclimate-decode")
+    return ThreadPoolExecutor(count, thread_name_prefix="acclimate-decode")
