@@ -95,7 +95,7 @@ def variants(found: list[Figure], name: str) -> str:
         names = (method, f"{method}-div") if name == "kappa" else (method,)
         own = [f for f in found if f.method in names and f.classes == f.samples == 1 and not f.modified]
         kinds = [(f.method, f.overrides) for f in own if not f.overrides or name in dict(f.overrides)]
-        sides = {kind: _side(own, *kind) for kind in dict.fromkeys(kinds)}
+        sides = {kind: _side(own, *kind) for kind in sorted(set(kinds), key=repr)}
         shared = set.intersection(*(set(accuracies) for accuracies, _ in sides.values()))
         for (own_name, changes), measured in sides.items():
             told = ", ".join(f"{key} {value}" for key, value in changes) or "default"
