@@ -44,16 +44,15 @@ def cell(**changes: Any) -> Cell:
 
 
 def small_grid() -> list[Cell]:
-    return [cell(method=method, epochs=1, seed=seed) for method in ("bn", "tent", "slr") for seed in (1, 2)]
+    return [cell(method=method, epochs=1, seed=seed) for method in ("bn", "slr") for seed in (1, 2)]
 
 
 def test_a_record_is_what_the_library_gives_by_hand() -> None:
-    record = run_cell(cell(seed=7), Path())
+    record = run_cell(cell(seed=7, threads=torch.get_num_threads()), Path())
     images, labels = bundled_images()
     rows = torch.linspace(0, 1999, 96).round().long()
     pixels = (images[rows] * 255).round().byte()
     shifted = corrupt(pixels, "contrast", 5).float() / 255
-    torch.set_num_threads(1)
     adapter = Adapter(bundled_model(), "slr", setting="few", normalize=(MEAN, STD), seed=7)
     after: list[float] = []
 
@@ -67,6 +66,12 @@ def test_a_record_is_what_the_library_gives_by_hand() -> None:
     assert record["result"]["steps"]["loss"] == pytest.approx(adapter.history.loss, rel=1e-5)
     assert record["spec"]["images"] == record["spec"]["images_adapted_to"] == 96
     assert json.loads(json.dumps(record)) == record
+
+
+def test_a_cell_gives_the_threads_back() -> None:
+    before = torch.get_num_threads()
+    run_cell(cell(method="bn", epochs=1, threads=before + 1), Path())
+    assert torch.get_num_threads() == before
 
 
 def test_the_online_pass_is_what_online_calls_return() -> None:
@@ -161,10 +166,10 @@ def test_specs_are_read_and_refused(tmp_path: Path) -> None:
 def test_two_workers_give_the_records_of_one(tmp_path: Path) -> None:
     for workers in (1, 2):
         outcome = run_grid(small_grid(), Path(), tmp_path / str(workers), workers=workers)
-        assert (outcome.done, outcome.failed) == (6, {})
+        assert (outcome.done, outcome.failed) == (4, {})
     one, other = (finished(tmp_path / str(workers)) for workers in (1, 2))
     assert one.keys() == other.keys()
-    assert len(one) == 6
+    assert len(one) == 4
     assert all(same(one[key], other[key]) for key in one)
     key = next(iter(one))
     assert not same(one[key], {**one[key], "result": {}})

@@ -38,6 +38,7 @@ class Quality:
 def measure(logits: Tensor, labels: Tensor) -> Quality:
     """Measure predictions ``(N, classes)`` against labels ``(N,)``, in float64.
 
+    >>> import torch
     >>> found = measure(torch.tensor([[4.0, 0.0], [4.0, 0.0]]), torch.tensor([0, 1]))
     >>> found.accuracy, found.per_class, found.histogram
     (0.5, (1.0, 0.0), (2, 0))

@@ -45,7 +45,15 @@ def run_cell(cell: Cell, root: Path) -> Record:
 
     ``root`` is the folder below which data and weights lie.
     """
+    threads = torch.get_num_threads()
     torch.set_num_threads(cell.threads)
+    try:
+        return _run_cell(cell, root)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _run_cell(cell: Cell, root: Path) -> Record:
     begun = time.perf_counter()
     network = _network(cell.network.name, cell.network.weights, root)
     crop = crop_of(network, cell.data)
