@@ -76,7 +76,8 @@ def test_a_cell_gives_the_threads_back() -> None:
 
 def test_the_online_pass_is_what_online_calls_return() -> None:
     """TENT's learning rate is constant, so that the first epoch is a stream."""
-    record = run_cell(cell(method="tent", overrides={"lr": 0.01}, epochs=2), Path())
+    threads = torch.get_num_threads()
+    record = run_cell(cell(method="tent", overrides={"lr": 0.01}, epochs=2, threads=threads), Path())
     images, labels = bundled_images()
     rows = torch.linspace(0, 1999, 96).round().long()
     shifted = corrupt((images[rows] * 255).round().byte(), "contrast", 5).float() / 255
