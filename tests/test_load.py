@@ -252,8 +252,10 @@ def test_checkpoints_of_compiled_networks_and_empty_averages(tmp_path: Path) -> 
 
 
 def test_safetensors_are_known_by_their_content(tmp_path: Path) -> None:
-    save_file(tiny().state_dict(), tmp_path / "w.st")
-    load_weights(tiny(), tmp_path / "w.st")
+    source, model = tiny(), tiny()
+    save_file(source.state_dict(), tmp_path / "w.st")
+    load_weights(model, tmp_path / "w.st")
+    assert all(torch.equal(value, source.state_dict()[name]) for name, value in model.state_dict().items())
 
 
 def test_a_hub_network_says_its_crop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,12 +189,17 @@ def _labelled(found: Sequence[Figure], *, modified: bool) -> Judged:
         without: common(by_corruption(own, without), by_corruption(own, with_them))
         for without, with_them in _PAIRS
     }
+    return _no_better(pairs, "without", "with")
+
+
+def _no_better(pairs: Mapping[str, list[float] | None], first: str, second: str) -> Judged:
+    """Whether the second of two figures is not above the first, on the mean over methods."""
     known = {name: means for name, means in pairs.items() if means is not None}
     if not known:
         return None
-    told = "; ".join(f"{name} {means[0]:.2f} without, {means[1]:.2f} with" for name, means in known.items())
-    plain, labelled = (statistics.fmean(means[i] for means in known.values()) for i in (0, 1))
-    return labelled <= plain, f"{told}; mean {plain:.2f} and {labelled:.2f}"
+    told = "; ".join(f"{name} {a:.2f} {first}, {b:.2f} {second}" for name, (a, b) in known.items())
+    one, other = (statistics.fmean(means[i] for means in known.values()) for i in (0, 1))
+    return other <= one, f"{told}; mean {one:.2f} and {other:.2f}"
 
 
 def _stock_labelled(found: Sequence[Figure]) -> Judged:
@@ -208,7 +213,7 @@ def _modified_labelled(found: Sequence[Figure]) -> Judged:
 def _modified(found: Sequence[Figure]) -> Judged:
     """Networks of different names are compared, on the mean over methods."""
     same = [figure for figure in found if figure.network.startswith(("resnet50", "demo"))]
-    known = {}
+    pairs = {}
     for method, _ in _PAIRS:
         sides = [
             by_corruption(
@@ -218,14 +223,8 @@ def _modified(found: Sequence[Figure]) -> Judged:
             )
             for modified in (False, True)
         ]
-        means = common(*sides)
-        if means is not None:
-            known[method] = means
-    if not known:
-        return None
-    told = "; ".join(f"{name} {means[0]:.2f} stock, {means[1]:.2f} modified" for name, means in known.items())
-    stock, modified = (statistics.fmean(means[i] for means in known.values()) for i in (0, 1))
-    return modified <= stock, f"{told}; mean {stock:.2f} and {modified:.2f}"
+        pairs[method] = common(*sides)
+    return _no_better(pairs, "stock", "modified")
 
 
 def _parity(found: Sequence[Figure]) -> Judged:
