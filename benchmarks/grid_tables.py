@@ -8,11 +8,11 @@ from typing import Any
 from records import RESULTS
 
 from acclimate.bench.compare import judge
-from acclimate.bench.records import read_records
 from acclimate.bench.scores import Figure, Side, by_corruption, common, figures
 from acclimate.bench.spec import ORACLE
 from acclimate.corruptions import CORRUPTIONS
 from acclimate.methods import METHODS
+from acclimate.records import read_records
 
 GRIDS = {
     "bench_demo": (

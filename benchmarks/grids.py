@@ -12,7 +12,7 @@ from pathlib import Path
 from cifar import DATA
 from records import RESULTS
 
-from acclimate.bench.records import pack_records
+from acclimate.records import pack_records
 
 BUILD = Path(__file__).parents[1] / "build"
 GRIDS = {

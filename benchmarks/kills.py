@@ -16,7 +16,7 @@ from pathlib import Path
 
 from records import write
 
-from acclimate.bench.records import finished, same
+from acclimate.records import finished, same
 
 KILLS, SEED = 10, 0
 COMMAND = [

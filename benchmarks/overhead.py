@@ -13,6 +13,7 @@ from records import write
 from acclimate import Adapter
 from acclimate.bench.cell import _Run, _told
 from acclimate.bench.spec import Cell, Data, Network
+from acclimate.data import ImageSet
 from acclimate.metrics import measure
 
 BATCH, IMAGES, ROUNDS = 64, 10_000, 7
@@ -38,8 +39,10 @@ def main() -> None:
     all_logits = torch.randn(IMAGES, 10)
     cell = Cell(network=Network(name="demo"), data=Data(name="demo"), method="slr", batch_size=BATCH)
 
+    part = ImageSet(lambda position: images[position], [""] * IMAGES, labels=labels[:IMAGES])
+
     def keep() -> None:
-        run = _Run(adapter, cell, range(IMAGES), range(IMAGES))  # type: ignore[arg-type]
+        run = _Run(adapter, cell, part, part)
         for _ in range(100):
             run._keep(logits, index)
 

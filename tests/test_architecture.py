@@ -45,6 +45,8 @@ TOP = (
     "doctor",
     "normalization",
     "outcome",
+    "recording",
+    "records",
     "report",
     "training",
     "cli",

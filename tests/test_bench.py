@@ -23,13 +23,13 @@ from acclimate.bench.cell import run_cell
 from acclimate.bench.claims import ROBUST
 from acclimate.bench.images import replaced
 from acclimate.bench.presets import narrowed
-from acclimate.bench.records import finished, pack_records, record_path, same
 from acclimate.bench.spec import Data, Network, Subset
 from acclimate.cli import app
 from acclimate.corruptions import NAMES, VALIDATION_NAMES
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import InputError, OptionError
 from acclimate.methods import parse_method
+from acclimate.records import finished, pack_records, record_path, same
 
 DEMO = Data(name="demo", path="acclimate.demo.bundle:bundled_images", limit=96)
 NETWORK = Network(name="demo")

@@ -8,8 +8,8 @@ import pytest
 
 from acclimate.bench import compare
 from acclimate.bench.compare import CLAIMS, against_published, judge
-from acclimate.bench.records import SCHEMA, Record
 from acclimate.errors import InputError
+from acclimate.records import SCHEMA, Record
 
 CORRUPTIONS = ("gaussian_noise", "contrast", "fog")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from acclimate.errors import InputError
 
-__all__ = ["BINS", "Quality", "measure", "structural_similarity"]
+__all__ = ["BINS", "Observation", "Quality", "measure", "observe", "structural_similarity"]
 
 BINS = 15  # of confidence, for the calibration error
 
@@ -33,6 +33,35 @@ class Quality:
     """How often each class was predicted."""
     logit_norm: float
     """Mean length of the vector of logits, which grows where confidence is all that is asked for."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What can be said of predictions without labels: as `Quality`, where the names are the same."""
+
+    confidence: float
+    """Mean over images."""
+    bins: tuple[tuple[int, float, None], ...]
+    """Images and mean confidence of each bin of confidence; how many are right is not known."""
+    histogram: tuple[int, ...]
+    logit_norm: float
+
+
+def observe(logits: Tensor) -> Observation:
+    """Look at predictions ``(N, classes)``, in float64.
+
+    >>> import torch
+    >>> observe(torch.tensor([[4.0, 0.0], [4.0, 0.0]])).histogram
+    (2, 0)
+    """
+    wide = logits.double()
+    sure, predicted = wide.log_softmax(1).exp().max(1)
+    return Observation(
+        confidence=sure.mean().item(),
+        bins=tuple((count, mean, None) for count, mean, _ in _bins(sure, predicted.eq(predicted))),
+        histogram=tuple(predicted.bincount(minlength=logits.shape[1]).tolist()),
+        logit_norm=wide.norm(dim=1).mean().item(),
+    )
 
 
 def measure(logits: Tensor, labels: Tensor) -> Quality:

@@ -7,7 +7,7 @@
 from acclimate.bench.compare import CLAIMS, Verdict, judge
 from acclimate.bench.grid import run_grid
 from acclimate.bench.presets import PRESETS
-from acclimate.bench.records import read_records
 from acclimate.bench.spec import Cell, Spec, read_spec
+from acclimate.records import read_records
 
 __all__ = ["CLAIMS", "PRESETS", "Cell", "Spec", "Verdict", "judge", "read_records", "read_spec", "run_grid"]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
-import math
 import re
 import time
 import warnings
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,22 +19,29 @@ from acclimate.adapter import Adapter
 from acclimate.batches import in_order
 from acclimate.bench.images import clean_images, crop_of, open_cell_images, part_of
 from acclimate.bench.oracle import oracle_method, oracle_objective
-from acclimate.bench.records import SCHEMA, Record, origin
 from acclimate.bench.spec import ORACLE, Cell
 from acclimate.data import ImageSet
-from acclimate.delta import digests
 from acclimate.errors import AcclimateWarning
 from acclimate.methods import chosen_setting
 from acclimate.metrics import Quality, measure, structural_similarity
-from acclimate.models.heads import head_in
 from acclimate.models.load import load_model
 from acclimate.normalization import fitted, normalization_of
 from acclimate.prepare import count_outputs
+from acclimate.recording import (
+    SHOWN,
+    class_entropy,
+    curves,
+    picture,
+    rounded,
+    spec_of,
+    spread,
+    weights_digest,
+)
+from acclimate.records import SCHEMA, Record, origin
 
 __all__ = ["fingerprints_of", "run_cell"]
 
 _LINUX = Path("/proc/self")
-_STEPS_KEPT = 64  # of each curve over steps
 _COMPARED, _AT_ONCE = 256, 32  # images whose similarity to the clean ones is measured
 
 
@@ -67,11 +72,18 @@ def _run_cell(cell: Cell, root: Path) -> Record:
     run = _Run(adapter, cell, images, part)
     result = run.measured()
     if adapter.method.input_transform:
-        result["ssim"] = None if clean is None else _similarity(adapter, clean, images)
+        result |= {"ssim": None} if clean is None else _likeness(adapter, clean, images)
     return {
         "schema": SCHEMA,
         "cell": cell.model_dump(mode="json"),
-        "spec": _spec(cell, adapter, network, images, part),
+        "spec": spec_of(
+            adapter,
+            network,
+            images,
+            setting=adapter.setting or chosen_setting(cell.setting, count_outputs(network)),
+            adapted_to=len(part),
+            protocol=("online", "after-epoch"),
+        ),
         "result": result,
         "cost": {
             "seconds": round(time.perf_counter() - begun, 3),
@@ -129,6 +141,8 @@ class _Run:
         self.images_adapted = 0
         self.adapting_seconds = 0.0
         self._online: list[tuple[Tensor, Tensor | None]] = []
+        self._right: list[float] = []
+        self._truth = _targets(part)
         self._after: dict[str, dict[str, Any]] = {}
         self._measuring = 0.0
 
@@ -145,7 +159,7 @@ class _Run:
                 on_logits=self._keep,
                 on_epoch=self._evaluate,
             )
-            online = measure(in_order(self._online, torch.arange(len(self.part))), _targets(self.part))
+            online = measure(in_order(self._online, torch.arange(len(self.part))), self._truth)
         else:  # nothing is learned: every pass is like the first
             logits = adapter.predict(self.images, batch_size=cell.batch_size)
             self.images_adapted = len(self.images)
@@ -155,10 +169,12 @@ class _Run:
         return {
             "online": {**_told(online, None)},
             "after_epoch": self._after,
-            "steps": _thinned(dataclasses.asdict(adapter.history)),
+            "steps": curves(adapter, self._right),
         }
 
     def _keep(self, logits: Tensor, index: Tensor | None) -> None:
+        assert index is not None
+        self._right.append(logits.argmax(1).cpu().eq(self._truth[index]).double().mean().item())
         self.images_adapted += len(logits)
         if self.images_adapted <= len(self.part):  # the first epoch is what an online pass sees
             self._online.append((logits.cpu(), index))
@@ -174,83 +190,62 @@ class _Run:
 
 
 def _told(quality: Quality, adapter: Adapter | None) -> dict[str, Any]:
-    told: dict[str, Any] = _rounded(dataclasses.asdict(quality))
-    if adapter is not None and adapter.class_distribution is not None and adapter.step > 0:
-        p = adapter.class_distribution.double()
-        told["class_entropy"] = _rounded(-torch.special.xlogy(p, p).sum().item())
-    return told
+    told: dict[str, Any] = rounded(dataclasses.asdict(quality))
+    entropy = None if adapter is None else class_entropy(adapter)
+    return told if entropy is None else {**told, "class_entropy": entropy}
 
 
-def _rounded(value: Any) -> Any:
-    """Plain JSON, numbers with eight digits: the last ones say nothing. None stands for what is no number."""
-    if isinstance(value, float):
-        return float(f"{value:.8g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_rounded(item) for item in value]
-    return value
-
-
-def _thinned(curves: dict[str, list[float]]) -> dict[str, Any]:
-    """Some points of each curve over steps, the last among them, and at which steps they are."""
-    length = len(curves["loss"])
-    every = max(1, -(-length // _STEPS_KEPT))
-    at = sorted({*range(0, length, every), *([length - 1] if length else [])})
-    kept = {name: [values[i] for i in at] for name, values in curves.items() if len(values) == length}
-    return {"step": [i + 1 for i in at], **_rounded(kept)}
-
-
-def _similarity(adapter: Adapter, clean: ImageSet, images: ImageSet) -> dict[str, float] | None:
-    """SSIM to the clean images of the same names, before and after the input transformation."""
+def _likeness(adapter: Adapter, clean: ImageSet, images: ImageSet) -> dict[str, Any]:
+    """SSIM to the clean images of the same names before and after the transformation; some to look at."""
     there = {_stem(name): position for position, name in enumerate(clean.names)}
     both = [(i, there[_stem(name)]) for i, name in enumerate(images.names) if _stem(name) in there]
     if not both:
-        return None
-    chosen = [both[i] for i in torch.linspace(0, len(both) - 1, min(_COMPARED, len(both))).round().long()]
+        return {"ssim": None}
+    chosen = [both[i] for i in spread(len(both), _COMPARED)]
     before, after = [], []
     for start in range(0, len(chosen), _AT_ONCE):
-        positions, others = zip(*chosen[start : start + _AT_ONCE], strict=True)
-        first, shifted = clean.batch(others), images.batch(positions)
-        made = adapter.transformed(shifted).clamp(0, 1).cpu()
+        first, shifted, made = _three(adapter, clean, images, chosen[start : start + _AT_ONCE])
         before.append(structural_similarity(first, shifted))
         after.append(structural_similarity(first, made))
     means = [torch.cat(values).mean().item() for values in (before, after)]
-    return {"before": _rounded(means[0]), "after": _rounded(means[1]), "images": len(chosen)}
+    ssim = {"before": rounded(means[0]), "after": rounded(means[1]), "images": len(chosen)}
+    shown = [both[i] for i in spread(len(both), SHOWN)]
+    return {"ssim": ssim, "gallery": _gallery(_three(adapter, clean, images, shown), images, shown)}
+
+
+def _three(
+    adapter: Adapter, clean: ImageSet, images: ImageSet, positions: Sequence[tuple[int, int]]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Images clean, shifted and transformed."""
+    own, others = zip(*positions, strict=True)
+    shifted = images.batch(own)
+    return clean.batch(others), shifted, adapter.transformed(shifted).clamp(0, 1).cpu()
+
+
+def _gallery(
+    three: tuple[Tensor, Tensor, Tensor], images: ImageSet, positions: Sequence[tuple[int, int]]
+) -> list[dict[str, Any]]:
+    clean, shifted, made = three
+    similar = zip(
+        structural_similarity(clean, shifted).tolist(),
+        structural_similarity(clean, made).tolist(),
+        strict=True,
+    )
+    return [
+        {
+            "name": images.names[own],
+            "clean": picture(clean[i]),
+            "shifted": picture(shifted[i]),
+            "transformed": picture(made[i]),
+            "ssim": rounded(list(pair)),
+        }
+        for i, ((own, _), pair) in enumerate(zip(positions, similar, strict=True))
+    ]
 
 
 def _stem(name: str) -> str:
     """Of the file of an image, without what says how it is stored."""
     return name.rpartition(".")[0] or name
-
-
-def _spec(
-    cell: Cell, adapter: Adapter, network: nn.Module, images: ImageSet, part: ImageSet
-) -> dict[str, Any]:
-    """What the cell turned out to be: all that decides the result."""
-    return {
-        "weights": weights_digest(network),
-        "modified": head_in(network.state_dict()) is not None,
-        "data": images.fingerprint(),
-        "images": len(images),
-        "images_adapted_to": len(part),
-        "shape": list(images.batch([0]).shape[1:]),
-        "layout": images.layout,
-        "setting": adapter.setting or chosen_setting(cell.setting, count_outputs(network)),
-        "method": {**dataclasses.asdict(adapter.method), "betas": list(adapter.method.betas)},
-        "options": json.loads(json.dumps(dataclasses.asdict(adapter.options))),
-        "adapting_values": sum(p.numel() for p in adapter._engine.parameters.values()),
-        "protocol": ["online", "after-epoch"],
-        "precision": "fp32",
-        "guard": False,
-        "threads": cell.threads,
-    }
-
-
-@lru_cache(maxsize=2)
-def weights_digest(network: nn.Module) -> str:
-    found = json.dumps(digests(network.state_dict()), sort_keys=True)
-    return hashlib.sha256(found.encode()).hexdigest()[:16]
 
 
 def _forget_peak_memory(device: str) -> None:

@@ -11,8 +11,8 @@ from importlib import resources
 from typing import Final
 
 from acclimate.bench.claims import CLAIMS, class_mean
-from acclimate.bench.records import Record
 from acclimate.bench.scores import FIXED, Figure, check_one_protocol, figures
+from acclimate.records import Record
 
 __all__ = ["CLAIMS", "Difference", "Verdict", "against_published", "judge"]
 

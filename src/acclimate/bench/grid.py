@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.bench.cell import fingerprints_of, run_cell
-from acclimate.bench.records import SCHEMA, Record, finished, origin, write_record
 from acclimate.bench.spec import Cell
 from acclimate.errors import AcclimateError, InputError, OptionError, OutputError
+from acclimate.records import SCHEMA, Record, finished, origin, write_record
 
 __all__ = ["GridOutcome", "run_grid"]
 

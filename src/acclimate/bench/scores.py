@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acclimate.bench.records import Record
 from acclimate.bench.spec import Network
 from acclimate.errors import InputError
+from acclimate.records import Record
 
 __all__ = ["FIXED", "Figure", "Side", "by_corruption", "check_one_protocol", "common", "figures"]
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from acclimate.bench.compare import Difference, against_published, judge
-from acclimate.bench.records import read_records
 from acclimate.cli.options import Debug, Json
 from acclimate.cli.terminal import errors_as_messages
+from acclimate.records import read_records
 
 __all__ = ["compare"]
 

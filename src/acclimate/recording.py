@@ -1,0 +1,176 @@
+"""What a record says of an adaptation: numbers that JSON can hold, curves, small pictures."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import io
+import json
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from acclimate.adapter import Adapter
+from acclimate.data import ImageSet
+from acclimate.delta import digests
+from acclimate.metrics import observe
+from acclimate.models.heads import head_in
+from acclimate.records import SCHEMA, Record, origin
+
+__all__ = [
+    "SHOWN",
+    "adaptation_record",
+    "class_entropy",
+    "curves",
+    "picture",
+    "rounded",
+    "spec_of",
+    "spread",
+    "weights_digest",
+]
+
+SHOWN = 3
+"""Images of a gallery."""
+_STEPS_KEPT = 64  # of each curve over steps
+_NAMED = 100  # classes, of which a record keeps the names
+_SIDE = 128  # of a picture
+_SMALL = 64  # up to which pictures keep every pixel
+
+
+def rounded(value: Any) -> Any:
+    """Plain JSON, numbers with eight digits: the last ones say nothing. None stands for what is no number."""
+    if isinstance(value, float):
+        return float(f"{value:.8g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(item) for item in value]
+    return value
+
+
+def curves(adapter: Adapter, accuracy: Sequence[float] = ()) -> dict[str, Any]:
+    """Some points of each curve over steps, the last among them, and at which steps they are.
+
+    Accuracies of single batches jump: each point is the mean since the one before.
+    """
+    found = dataclasses.asdict(adapter.history)
+    length = len(found["loss"])
+    every = max(1, -(-length // _STEPS_KEPT))
+    at = sorted({*range(0, length, every), *([length - 1] if length else [])})
+    kept = {name: [values[i] for i in at] for name, values in found.items() if len(values) == length}
+    if length and len(accuracy) == length:
+        starts = [0, *(i + 1 for i in at[:-1])]
+        parts = [accuracy[start : i + 1] for start, i in zip(starts, at, strict=True)]
+        kept["accuracy"] = [math.fsum(part) / len(part) for part in parts]
+    return {"step": [i + 1 for i in at], **rounded(kept)}
+
+
+def class_entropy(adapter: Adapter) -> float | None:
+    """Of the running class distribution, where there is one."""
+    if adapter.class_distribution is None or adapter.step == 0:
+        return None
+    p = adapter.class_distribution.double()
+    return float(rounded(-torch.special.xlogy(p, p).sum().item()))
+
+
+def spec_of(
+    adapter: Adapter,
+    network: nn.Module,
+    images: ImageSet,
+    *,
+    setting: str,
+    adapted_to: int,
+    protocol: Sequence[str],
+) -> dict[str, Any]:
+    """What was asked for turned out to be this: all that decides the result."""
+    return {
+        "weights": weights_digest(network),
+        "modified": head_in(network.state_dict()) is not None,
+        "data": images.fingerprint(),
+        "images": len(images),
+        "images_adapted_to": adapted_to,
+        "shape": list(images.batch([0]).shape[1:]),
+        "layout": images.layout,
+        "class_names": _class_names(images),
+        "setting": setting,
+        "method": {**dataclasses.asdict(adapter.method), "betas": list(adapter.method.betas)},
+        "options": json.loads(json.dumps(dataclasses.asdict(adapter.options))),
+        "adapting_values": sum(p.numel() for p in adapter._engine.parameters.values()),
+        "protocol": list(protocol),
+        "precision": "fp32",
+        "guard": False,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _class_names(images: ImageSet) -> list[str] | None:
+    """Of the columns of the logits, where the data know them and they are few."""
+    if images.class_names is None:
+        return None
+    chosen = range(len(images.class_names)) if images.classes is None else images.classes
+    return [images.class_names[i] for i in chosen] if len(chosen) <= _NAMED else None
+
+
+@lru_cache(maxsize=2)
+def weights_digest(network: nn.Module) -> str:
+    found = json.dumps(digests(network.state_dict()), sort_keys=True)
+    return hashlib.sha256(found.encode()).hexdigest()[:16]
+
+
+def spread(count: int, most: int) -> list[int]:
+    """At most so many positions from all over a sequence."""
+    return sorted(set(torch.linspace(0, count - 1, min(most, count)).round().long().tolist()))
+
+
+def picture(image: Tensor) -> str:
+    """An image (C, H, W) in [0, 1] as text that a page can show, small."""
+    pixels = (image.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    drawn = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    drawn.thumbnail((_SIDE, _SIDE))
+    kind, options = ("png", {"optimize": True}) if max(drawn.size) <= _SMALL else ("jpeg", {"quality": 85})
+    written = io.BytesIO()
+    drawn.save(written, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(written.getvalue()).decode()}"
+
+
+def adaptation_record(
+    asked: dict[str, Any],
+    spec: dict[str, Any],
+    adapter: Adapter,
+    images: ImageSet,
+    *,
+    before: Tensor,
+    after: Tensor,
+    seconds: float,
+    cautions: Sequence[str] = (),
+) -> Record:
+    """The record of an adaptation to images without labels: that of a benchmark less all accuracies."""
+    observed = [rounded(dataclasses.asdict(observe(logits))) for logits in (before, after)]
+    observed[1]["class_entropy"] = class_entropy(adapter)
+    shown = spread(len(images), SHOWN) if adapter.method.input_transform else []
+    shifted = images.batch(shown) if shown else torch.empty(0)
+    made = adapter.transformed(shifted) if shown else shifted
+    return {
+        "schema": SCHEMA,
+        "cell": asked,
+        "spec": spec,
+        "result": {
+            "before": observed[0],
+            "after_epoch": {str(asked["epochs"]): observed[1]},
+            "changed": int(before.argmax(1).ne(after.argmax(1)).sum()),
+            "steps": curves(adapter),
+            "gallery": [
+                {"name": images.names[i], "shifted": picture(x), "transformed": picture(y)}
+                for i, x, y in zip(shown, shifted, made, strict=True)
+            ],
+            "cautions": list(cautions),
+        },
+        "cost": {"seconds": round(seconds, 3)},
+        "origin": origin(),
+    }
