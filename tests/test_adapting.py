@@ -21,11 +21,13 @@ from typer.testing import CliRunner
 
 from acclimate import Adapter, corrupt
 from acclimate.adapting import adapt_images, open_images
+from acclimate.bench import Cell
 from acclimate.cli import app
 from acclimate.demo.bundle import CLASSES, MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import AcclimateWarning, InputError
 from acclimate.normalization import NORMALIZATIONS
 from acclimate.outcome import outcome_of
+from acclimate.records import read_records
 
 IMAGES = 192
 
@@ -77,6 +79,18 @@ def test_a_folder_becomes_predictions_a_delta_and_weights(folder: Path, tmp_path
     assert adapter.step == 2 * (IMAGES // 64)
     stock = bundled_model()
     stock.load_state_dict(load_file(tmp_path / "stock.safetensors"))
+    # the record says the same of both sides, less what needs labels
+    (record,) = read_records(tmp_path / "a.json")
+    for side, column in ((record["result"]["before"], "source"), (record["result"]["after_epoch"]["2"], "")):
+        names = [row["source_class" if column else "class"] for row in rows]
+        assert side["histogram"] == [names.count(name) for name in CLASSES]
+        sure = [float(row["source_confidence" if column else "confidence"]) for row in rows]
+        assert side["confidence"] == pytest.approx(np.mean(sure), abs=1e-5)
+        assert "accuracy" not in side
+    assert record["spec"]["class_names"] == list(CLASSES)
+    assert record["result"]["changed"] == sum(row["class"] != row["source_class"] for row in rows)
+    assert record["result"]["steps"]["loss"] == pytest.approx(adapter.history.loss, rel=1e-6)
+    assert Cell(**record["cell"]).network.name == "demo"
 
 
 def test_json_and_arrays(tmp_path: Path) -> None:
@@ -91,6 +105,10 @@ def test_json_and_arrays(tmp_path: Path) -> None:
     assert outcome["images"] == 64
     assert sum(outcome["histogram"][1].values()) == 64
     assert Adapter.load(tmp_path / "a.safetensors", bundled_model()).method.name == "hlr+it"
+    assert outcome["written"]["record"] == str(tmp_path / "a.json")
+    gallery = read_records(tmp_path / "a.json")[0]["result"]["gallery"]
+    assert [item["name"] for item in gallery] == ["00000", "00032", "00063"]
+    assert all(item["transformed"].startswith("data:image/png;base64,") for item in gallery)
 
 
 def test_interrupted_and_resumed_it_ends_where_it_would_have(folder: Path, tmp_path: Path) -> None:

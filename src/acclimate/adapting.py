@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from acclimate.methods import chosen_setting
 from acclimate.normalization import Normalization, fitted, probe_normalization
 from acclimate.outcome import AdaptOutcome, outcome_of, write_predictions
 from acclimate.prepare import count_outputs, model_info
+from acclimate.recording import adaptation_record
+from acclimate.records import write_record
 
 __all__ = ["adapt_images", "open_images", "some_of", "trained_crop"]
 
@@ -132,6 +135,8 @@ def adapt_images(
     out: Path | None = None,
     export: Path | None = None,
     predictions: Path | None = None,
+    record: Path | None = None,
+    asked: Mapping[str, Any] | None = None,
     resume: bool = False,
     progress: bool | None = None,
 ) -> AdaptOutcome:
@@ -144,9 +149,12 @@ def adapt_images(
         out: a file for the delta. It is also written after every epoch and when the work is interrupted.
         export: a file for the weights of the adapted network, in its stock form.
         predictions: a CSV file of the predictions before and after.
+        record: a JSON file of all that can be said without labels, which `acclimate report` shows.
+        asked: what the record says was asked for: a `acclimate.bench.Cell` as JSON.
         resume: go on from ``out``, if it is there.
     """
-    check_writable(out, export, predictions)
+    check_writable(out, export, predictions, record)
+    begun = time.perf_counter()
     if len(images) < 2:
         raise InputError(f"adaptation needs at least 2 images, got {len(images)}")
     normalize = fitted(normalize, images.batch([0]).shape[1])
@@ -165,14 +173,23 @@ def adapt_images(
             write_predictions(predictions, images.names, names, before, after)
         if export is not None:
             cautions.append(_export(adapter, model, export))
-    return outcome_of(
-        before,
-        after,
-        names,
-        method=adapter.method.name,
-        setting=chosen_setting(setting, count_outputs(model) if images.classes is None else len(names)),
-        cautions=[text for text in cautions if text is not None],
-    )
+    used = chosen_setting(setting, count_outputs(model) if images.classes is None else len(names))
+    found = [text for text in cautions if text is not None]
+    outcome = outcome_of(before, after, names, method=adapter.method.name, setting=used, cautions=found)
+    if record is not None:
+        made = adaptation_record(
+            adapter,
+            model,
+            images,
+            {"method": method, "epochs": epochs, "batch_size": batch_size, "seed": seed, **(asked or {})},
+            logits=(before, after),
+            setting=used,
+            names=None if classes is None else names,
+            seconds=time.perf_counter() - begun,
+            cautions=outcome.cautions,
+        )
+        write_record(record, made)
+    return outcome
 
 
 def source_logits(model: nn.Module, images: ImageSet, *, batch_size: int, **options: Any) -> Tensor:

@@ -140,37 +140,50 @@ def picture(image: Tensor) -> str:
 
 
 def adaptation_record(
-    asked: dict[str, Any],
-    spec: dict[str, Any],
     adapter: Adapter,
+    network: nn.Module,
     images: ImageSet,
+    asked: dict[str, Any],
     *,
-    before: Tensor,
-    after: Tensor,
+    logits: tuple[Tensor, Tensor],
+    setting: str,
+    names: Sequence[str] | None = None,
     seconds: float,
     cautions: Sequence[str] = (),
 ) -> Record:
-    """The record of an adaptation to images without labels: that of a benchmark less all accuracies."""
-    observed = [rounded(dataclasses.asdict(observe(logits))) for logits in (before, after)]
-    observed[1]["class_entropy"] = class_entropy(adapter)
-    shown = spread(len(images), SHOWN) if adapter.method.input_transform else []
-    shifted = images.batch(shown) if shown else torch.empty(0)
-    made = adapter.transformed(shifted) if shown else shifted
+    """The record of an adaptation to images without labels: that of a benchmark less all accuracies.
+
+    Args:
+        asked: the fields of a `acclimate.bench.Cell` that are known.
+        logits: before and after.
+        names: of the classes, if the data do not know them.
+    """
+    spec = spec_of(
+        adapter, network, images, setting=setting, adapted_to=len(images), protocol=("after-epoch",)
+    )
+    if names is not None and len(names) <= _NAMED:
+        spec["class_names"] = list(names)
+    before, after = (rounded(dataclasses.asdict(observe(found))) for found in logits)
     return {
         "schema": SCHEMA,
         "cell": asked,
         "spec": spec,
         "result": {
-            "before": observed[0],
-            "after_epoch": {str(asked["epochs"]): observed[1]},
-            "changed": int(before.argmax(1).ne(after.argmax(1)).sum()),
+            "before": before,
+            "after_epoch": {str(asked["epochs"]): {**after, "class_entropy": class_entropy(adapter)}},
+            "changed": int(logits[0].argmax(1).ne(logits[1].argmax(1)).sum()),
             "steps": curves(adapter),
-            "gallery": [
-                {"name": images.names[i], "shifted": picture(x), "transformed": picture(y)}
-                for i, x, y in zip(shown, shifted, made, strict=True)
-            ],
+            "gallery": _gallery(adapter, images) if adapter.method.input_transform else [],
             "cautions": list(cautions),
         },
         "cost": {"seconds": round(seconds, 3)},
         "origin": origin(),
     }
+
+
+def _gallery(adapter: Adapter, images: ImageSet) -> list[dict[str, str]]:
+    """Some images and what the input transformation makes of them."""
+    chosen = spread(len(images), SHOWN)
+    shifted = images.batch(chosen)
+    pairs = zip(chosen, shifted, adapter.transformed(shifted), strict=True)
+    return [{"name": images.names[i], "shifted": picture(x), "transformed": picture(y)} for i, x, y in pairs]

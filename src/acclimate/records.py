@@ -40,8 +40,8 @@ def record_path(folder: Path, key: str) -> Path:
     return folder / f"{key}.json"
 
 
-def write_record(folder: Path, key: str, record: Record) -> None:
-    with whole_file(record_path(folder, key)) as part:
+def write_record(path: Path, record: Record) -> None:
+    with whole_file(path) as part:
         part.write_text(json.dumps(record, allow_nan=False) + "\n", encoding="utf-8")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from acclimate.bench.cell import fingerprints_of, run_cell
 from acclimate.bench.spec import Cell
 from acclimate.errors import AcclimateError, InputError, OptionError, OutputError
-from acclimate.records import SCHEMA, Record, finished, origin, write_record
+from acclimate.records import SCHEMA, Record, finished, origin, record_path, write_record
 
 __all__ = ["GridOutcome", "run_grid"]
 
@@ -168,7 +168,7 @@ class _Grid:
             self._workers.remove(worker)
             reason = _death(worker.process.exitcode)
             with contextlib.suppress(OutputError):
-                write_record(self.out, cell.key, _failure(cell, reason, 0.0))
+                write_record(record_path(self.out, cell.key), _failure(cell, reason, 0.0))
             self._begin()
         if reason is None:
             self.outcome.done += 1
@@ -230,7 +230,7 @@ def _attempt(cell: Cell, root: Path, out: Path) -> str | None:
         trace = [] if known else traceback.format_exc().splitlines()[-_FAR_BACK:]
         record = _failure(cell, reason, time.perf_counter() - begun, trace)
     try:
-        write_record(out, cell.key, record)
+        write_record(record_path(out, cell.key), record)
     except OutputError as error:
         return str(error)
     return record["error"]["reason"] if "error" in record else None

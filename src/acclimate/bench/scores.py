@@ -54,10 +54,13 @@ class Figure:
 
 
 def figures(records: Iterable[Record]) -> list[Figure]:
-    """Every evaluation of every record that has a result; the last epoch twice, also as epoch -1."""
+    """Every evaluation of every record that has accuracies; the last epoch twice, also as epoch -1.
+
+    A cell that failed has none, nor has an adaptation to images without labels.
+    """
     found = []
     for record in records:
-        if "result" not in record:
+        if "online" not in record.get("result", {}):
             continue
         after = {int(epoch): values for epoch, values in record["result"]["after_epoch"].items()}
         if not after:

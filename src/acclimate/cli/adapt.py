@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from acclimate.adapting import adapt_images, open_images
+from acclimate.bench.spec import Cell, Data, Network
 from acclimate.cli.options import (
     Corruption,
     Debug,
@@ -70,6 +72,10 @@ def adapt(
     predictions: Annotated[
         Path | None, typer.Option(help="A CSV file of predictions before and after.", show_default=False)
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(help="What `acclimate report` shows.", show_default="beside --out, .json"),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from --out.")] = False,
     force: Force = False,
     device: Device = None,
@@ -79,10 +85,10 @@ def adapt(
 ) -> None:
     """Adapt a network to a folder of unlabelled images, and say what changed."""
     kept = f": what was adapted is in {out}, and the same command with --resume goes on"
+    files = {"out": out, "export": export, "predictions": predictions}
+    files["record"] = record or out.with_suffix(".json")
     with errors_as_messages(debug, kept, out):
-        _check_outputs(
-            out, export, predictions, {data, str(weights), str(classes)}, resume=resume, force=force
-        )
+        _check_outputs(files, {data, str(weights), str(classes)}, resume=resume, force=force)
         method = f"{method}+it" if input_transform and "+it" not in method else method
         parse_method(method, chosen_setting(setting, None))  # what is wrong is told before anything is read
         names = None if classes is None else _distinct(lines_of(classes), classes)
@@ -99,6 +105,21 @@ def adapt(
                 split=split,
                 progress=progress,
             )
+        asked = Cell(
+            network=Network(
+                name=model, weights=None if weights is None else str(weights), normalize=normalize
+            ),
+            data=Data(name=Path(data).name or data, path=data, layout=layout, split=split, size=size),
+            corruption=corruption,
+            severity=severity,
+            method=method,
+            setting=setting,
+            seed=seed,
+            epochs=epochs,
+            batch_size=batch_size,
+            device=device or "cpu",
+            threads=torch.get_num_threads(),
+        )
         outcome = adapt_images(
             network,
             images,
@@ -113,9 +134,10 @@ def adapt(
             out=out,
             export=export,
             predictions=predictions,
+            record=files["record"],
+            asked=asked.model_dump(mode="json"),
             resume=resume,
         )
-    files = {"out": out, "export": export, "predictions": predictions}
     written = {name: str(path) for name, path in files.items() if path is not None}
     if as_json:
         how = {"epochs": epochs, "seed": seed, "written": written}
@@ -123,26 +145,27 @@ def adapt(
     else:
         print(told(outcome, failed).encode(errors="backslashreplace").decode())
         messages.print(f"written: {', '.join(written.values())}")
+        messages.print(f"next: acclimate report {files['record']}")
     raise typer.Exit(IN_PART if failed else DONE)
 
 
-def _check_outputs(
-    out: Path, export: Path | None, predictions: Path | None, inputs: set[str], *, resume: bool, force: bool
-) -> None:
+def _check_outputs(files: dict[str, Path | None], inputs: set[str], *, resume: bool, force: bool) -> None:
     """Nothing that is there is replaced unasked, and no output is another one or an input."""
-    check_writable(out, export, predictions)
-    given = [path for path in (out, export, predictions) if path is not None]
-    places = [path.resolve() for path in given]
+    given = {name: path for name, path in files.items() if path is not None}
+    check_writable(*given.values())
+    if given["record"].suffix != ".json":
+        raise OptionError(f"--record must end in .json, got {given['record']}")
+    places = [path.resolve() for path in given.values()]
     if len(set(places)) < len(places):
-        raise OptionError("--out, --export and --predictions must be different files")
-    for path in given:
+        raise OptionError(f"{', '.join(f'--{name}' for name in files)} must be different files")
+    for name, path in given.items():
         if path.resolve() in {Path(name).resolve() for name in inputs}:
             raise OptionError(f"{path} would replace what is read: give another name")
         if path.is_file() and not (force or resume):
-            goes_on = "--resume goes on from it, " if path == out else ""
+            goes_on = "--resume goes on from it, " if name == "out" else ""
             raise OptionError(f"{path} is there: {goes_on}--force replaces it")
-    if resume and not out.exists():
-        messages.print(f"nothing to go on from at {out}: this begins anew")
+    if resume and not given["out"].exists():
+        messages.print(f"nothing to go on from at {given['out']}: this begins anew")
 
 
 def _distinct(names: list[str], path: Path) -> list[str]:
