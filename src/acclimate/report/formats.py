@@ -1,0 +1,185 @@
+"""Tables as people want them: Markdown, LaTeX, CSV, JSON and HTML of the same rows."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from acclimate.report.tables import Cell, Entry, Table, facts
+
+__all__ = ["FORMATS", "as_html"]
+
+
+def as_markdown(table: Table) -> str:
+    """For a README or an issue."""
+    lines = [f"### {_markdown(table.title)}", ""]
+    heads = table.full_heads
+    lines.append("| " + " | ".join(map(_markdown, heads)) + " |")
+    lines.append("|---|" + "---:|" * (len(heads) - 1))
+    for row in table.rows:
+        label = f"{row.section}: {row.label}" if row.section else row.label
+        lines.append(
+            "| " + " | ".join([_markdown(label), *(_markdown_cell(cell) for cell in row.cells)]) + " |"
+        )
+    return "\n".join([*lines, *(["", _markdown(table.note)] if table.note else [])]) + "\n"
+
+
+def _markdown(text: str) -> str:
+    for character in "\\`*_[]<>|#":
+        text = text.replace(character, "\\" + character)
+    return " ".join(text.split())
+
+
+def _markdown_cell(cell: Cell) -> str:
+    if not isinstance(cell, Entry):
+        return _markdown(cell or "")
+    shown = f"**{cell.plain}**" if cell.best else cell.plain
+    return shown if cell.spread is None else f"{shown} ± {cell.spread:.{cell.digits}f}"
+
+
+def as_latex(table: Table) -> str:
+    """A ``table`` with booktabs, as wide as the text at most."""
+    width = len(table.heads)
+    lines = [
+        r"\begin{table}[tb]",
+        rf"  \caption{{{_latex(table.title)}.{' ' + _latex(table.note) if table.note else ''}}}",
+        r"  \centering",
+        r"  \resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
+        rf"  \begin{{tabular}}{{l{'r' * (width - 1)}}}",
+        r"  \toprule",
+    ]
+    if table.groups:
+        spans = [
+            rf"\multicolumn{{{span}}}{{c}}{{{_latex(text)}}}" if text else "& " * (span - 1)
+            for text, span in table.groups
+        ]
+        lines += ["  " + " & ".join(spans) + r" \\", "  " + _rules(table.groups)]
+    lines += ["  " + " & ".join(map(_latex, table.heads)) + r" \\", r"  \midrule"]
+    section = ""
+    for row in table.rows:
+        if row.section != section:
+            section = row.section
+            middle = [r"  \midrule"] if row is not table.rows[0] else []
+            head = rf"  \multicolumn{{{width}}}{{c}}{{{_latex(section)}}} \\"
+            lines += [*middle, *([head, r"  \midrule"] if section else [])]
+        cells = [_latex(row.label), *(_latex_cell(cell) for cell in row.cells)]
+        lines.append(
+            "  " + " & ".join(rf"\textcolor{{gray}}{{{c}}}" if row.dim else c for c in cells) + r" \\"
+        )
+    return "\n".join([*lines, r"  \bottomrule", r"  \end{tabular}}", r"\end{table}", ""])
+
+
+def _rules(groups: Sequence[tuple[str, int]]) -> str:
+    rules, start = [], 1
+    for text, span in groups:
+        if text:
+            rules.append(rf"\cmidrule(lr){{{start}-{start + span - 1}}}")
+        start += span
+    return "".join(rules)
+
+
+_LATEX: Final = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#",
+    "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "κ": r"$\kappa$", "δ": r"$\delta$",
+    "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "→": r"$\to$", "·": r"$\cdot$", "–": "--", "…": r"\dots{}",
+}  # fmt: skip
+
+
+def _latex(text: str) -> str:
+    """As LaTeX takes it; what its fonts may not have is written by its number."""
+    made = []
+    for character in " ".join(text.split()):
+        known = _LATEX.get(character)
+        latin = character.isascii() or "\u00a1" <= character <= "\u017f"
+        made.append(known or (character if latin else f"[U+{ord(character):04X}]"))
+    return "".join(made)
+
+
+def _latex_cell(cell: Cell) -> str:
+    if not isinstance(cell, Entry):
+        return _latex(cell or "")
+    shown = _latex(cell.plain.replace("-", "−"))
+    shown = rf"\textbf{{{shown}}}" if cell.best else shown
+    return shown if cell.spread is None else rf"{shown}$\pm${cell.spread:.{cell.digits}f}"
+
+
+def as_html(table: Table, identity: str = "") -> str:
+    """A table of a page; everything in it is text."""
+    own = f' id="{html.escape(identity)}"' if identity else ""
+    lines = [f'<figure class="table"{own}><figcaption>{html.escape(table.title)}</figcaption>']
+    lines.append('<div class="wide"><table><thead>')
+    if table.groups:
+        spans = (f'<th colspan="{span}">{html.escape(text)}</th>' for text, span in table.groups)
+        lines.append(f"<tr>{''.join(spans)}</tr>")
+    lines.append("<tr>" + "".join(f'<th scope="col">{html.escape(head)}</th>' for head in table.heads))
+    lines.append("</tr></thead><tbody>")
+    section = ""
+    for row in table.rows:
+        if row.section and row.section != section:
+            lines.append(
+                f'<tr class="section"><td colspan="{len(table.heads)}">{html.escape(row.section)}</td></tr>'
+            )
+        section = row.section
+        cells = "".join(f"<td{_class(cell)}>{_html_cell(cell)}</td>" for cell in row.cells)
+        dim = ' class="dim"' if row.dim else ""
+        lines.append(f'<tr{dim}><th scope="row">{html.escape(row.label)}</th>{cells}</tr>')
+    lines.append("</tbody></table></div>")
+    if table.note:
+        lines.append(f'<p class="note">{html.escape(table.note)}</p>')
+    return "\n".join([*lines, "</figure>"])
+
+
+def _class(cell: Cell) -> str:
+    if not isinstance(cell, Entry):
+        return ' class="text"' if cell else ""
+    return ' class="best"' if cell.best else ""
+
+
+def _html_cell(cell: Cell) -> str:
+    if not isinstance(cell, Entry):
+        return html.escape(cell or "")
+    spread = "" if cell.spread is None else f"<small>±{cell.spread:.{cell.digits}f}</small>"
+    return f"{cell.plain.replace('-', '−')}{spread}"
+
+
+def _markdown_document(tables: Sequence[Table]) -> str:
+    return "\n".join(as_markdown(table) for table in tables)
+
+
+def _latex_document(tables: Sequence[Table]) -> str:
+    needs = r"% \usepackage[T1]{fontenc}, booktabs, graphicx, xcolor" + "\n\n"
+    return needs + "\n".join(as_latex(table) for table in tables)
+
+
+def _csv_document(tables: Sequence[Table]) -> str:
+    """One line a figure; columns that only some tables have are empty for the others."""
+    lines = [fact for table in tables for fact in facts(table)]
+    keys = dict.fromkeys(key for table in tables for key in table.keys)
+    columns = ["table", *keys, "section", "row", "column", "value", "std", "best"]
+    written = io.StringIO()
+    writer = csv.DictWriter(written, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return written.getvalue()
+
+
+def _json_document(tables: Sequence[Table]) -> str:
+    told = [{"title": t.title, "note": t.note, "of": dict(t.keys), "figures": facts(t)} for t in tables]
+    return json.dumps(told, indent=1, allow_nan=False) + "\n"
+
+
+FORMATS: Final[Mapping[str, Callable[[Sequence[Table]], str]]] = MappingProxyType(
+    {
+        "markdown": _markdown_document,
+        "latex": _latex_document,
+        "csv": _csv_document,
+        "json": _json_document,
+    }
+)
+"""How tables can be written, by name."""

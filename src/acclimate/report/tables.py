@@ -1,0 +1,107 @@
+"""Tables: rows of figures under columns, the best of them marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+__all__ = ["Cell", "Entry", "Row", "Table", "bold_best", "facts"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure, with its standard deviation over seeds where there are several."""
+
+    value: float
+    spread: float | None = None
+    best: bool = False
+    digits: int = 2
+    sign: bool = False
+
+    @property
+    def plain(self) -> str:
+        """The figure as it is shown, without its spread."""
+        return f"{self.value:{'+' if self.sign else ''}.{self.digits}f}"
+
+
+Cell = Entry | str | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A label and a cell for each column."""
+
+    label: str
+    cells: tuple[Cell, ...]
+    section: str = ""
+    """What stands above the first row of several."""
+    dim: bool = False
+    """Not in competition: true labels, no adaptation."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns; the first of ``heads`` stands above the labels."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[Row, ...]
+    groups: tuple[tuple[str, int], ...] = ()
+    """Texts above the heads, and over how many columns each reaches; the first is above the labels."""
+    note: str = ""
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    """What the table is of, for programs."""
+
+    @property
+    def full_heads(self) -> list[str]:
+        """Heads that also say what stands above them."""
+        names = [text for text, width in self.groups for _ in range(width)] or [""] * len(self.heads)
+        return [f"{above}: {head}" if above else head for above, head in zip(names, self.heads, strict=True)]
+
+
+def bold_best(
+    rows: Sequence[Row], *, columns: Iterable[int] | None = None, along: str = "columns", lowest: bool = False
+) -> tuple[Row, ...]:
+    """The best figure of each column, or of each row among ``columns``, marked; dim rows do not compete.
+
+    Figures that look the same are equally good.
+    """
+    made = [list(row.cells) for row in rows]
+    width = max((len(cells) for cells in made), default=0)
+    chosen = list(range(width) if columns is None else columns)
+    everywhere = [(y, x) for y, row in enumerate(rows) if not row.dim for x in chosen if x < len(made[y])]
+    lines: dict[Any, list[tuple[int, int]]] = {}
+    for y, x in everywhere:
+        lines.setdefault((rows[y].section, x) if along == "columns" else y, []).append((y, x))
+    for places in lines.values():
+        known = [(y, x, cell) for y, x in places if isinstance(cell := made[y][x], Entry)]
+        if len(known) < 2:
+            continue
+        pick = min if lowest else max
+        best = pick(known, key=lambda item: item[2].value)[2].plain
+        for y, x, cell in known:
+            made[y][x] = replace(cell, best=cell.plain == best)
+    return tuple(replace(row, cells=tuple(cells)) for row, cells in zip(rows, made, strict=True))
+
+
+def facts(table: Table) -> list[dict[str, Any]]:
+    """One for each figure or text of a table, with all digits."""
+    found = []
+    for row in table.rows:
+        for head, cell in zip(table.full_heads[1:], row.cells, strict=True):
+            if cell is None:
+                continue
+            found.append(
+                {
+                    "table": table.title,
+                    **table.keys,
+                    "section": row.section,
+                    "row": row.label,
+                    "column": head,
+                    "value": cell.value if isinstance(cell, Entry) else cell,
+                    "std": cell.spread if isinstance(cell, Entry) else None,
+                    "best": cell.best if isinstance(cell, Entry) else False,
+                }
+            )
+    return found
