@@ -139,6 +139,7 @@ def adapt_images(
     asked: Mapping[str, Any] | None = None,
     resume: bool = False,
     progress: bool | None = None,
+    on_step: Callable[[Adapter], None] = lambda adapter: None,
 ) -> AdaptOutcome:
     """Adapt a network to unlabelled images, write what was asked for, and say what changed.
 
@@ -152,6 +153,7 @@ def adapt_images(
         record: a JSON file of all that can be said without labels, which `acclimate report` shows.
         asked: what the record says was asked for: a `acclimate.bench.Cell` as JSON.
         resume: go on from ``out``, if it is there.
+        on_step: called before the first update, after each, and when the work is interrupted.
     """
     check_writable(out, export, predictions, record)
     begun = time.perf_counter()
@@ -167,7 +169,7 @@ def adapt_images(
         names = _output_names(classes, images.classes, before.shape[1])
         if may_be_normalised_otherwise(model):
             cautions.append(probe_normalization(model, some_of(images), normalize).caution)
-        _fit(adapter, images, epochs, batch_size, out, progress)
+        _fit(adapter, images, epochs, batch_size, out, progress, on_step)
         after = adapter.predict(images, batch_size=batch_size)
         if predictions is not None:
             write_predictions(predictions, images.names, names, before, after)
@@ -225,7 +227,13 @@ def _cautions() -> Iterator[list[str | None]]:
 
 
 def _fit(
-    adapter: Adapter, images: ImageSet, epochs: int, batch_size: int, out: Path | None, progress: bool | None
+    adapter: Adapter,
+    images: ImageSet,
+    epochs: int,
+    batch_size: int,
+    out: Path | None,
+    progress: bool | None,
+    on_step: Callable[[Adapter], None],
 ) -> None:
     """Adapt, and keep what was reached after every epoch and whatever happens."""
     about = {"data": images.fingerprint()}
@@ -237,10 +245,12 @@ def _fit(
             adapter.save(out, about=about)
             kept = True
 
+    on_step(adapter)
     try:
-        adapter.fit(images, epochs, batch_size=batch_size, on_epoch=keep, progress=progress)
+        adapter.fit(images, epochs, batch_size=batch_size, on_step=on_step, on_epoch=keep, progress=progress)
     except KeyboardInterrupt:
         keep(adapter)
+        on_step(adapter)  # the interrupt came after a step, before it could be told
         raise
     if not kept and not adapter.method.has_loss:  # what the last epoch keeps says that it is complete
         keep(adapter)

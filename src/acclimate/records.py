@@ -6,7 +6,7 @@ import gzip
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +23,7 @@ __all__ = [
     "finished",
     "origin",
     "pack_records",
+    "read_cells",
     "read_records",
     "record_path",
     "same",
@@ -68,14 +69,28 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
 
 
-def read_records(*paths: str | Path) -> list[Record]:
-    """All records of folders and of ``.jsonl`` and ``.jsonl.gz`` files."""
-    found = [record for path in paths for record in _read(Path(path))]
+def read_records(
+    *paths: str | Path, keep: Callable[[Record], Record] = lambda record: record
+) -> list[Record]:
+    """All records of folders and of ``.json``, ``.jsonl`` and ``.jsonl.gz`` files.
+
+    ``keep`` takes each record and returns what of it is kept: thousands of whole ones fill the memory.
+    """
+    found = [keep(record) for path in paths for record in _read(Path(path))]
     if not found:
         raise InputError(
             f"no records in {', '.join(map(str, paths))}: expected .json files of `acclimate bench`"
         )
     return found
+
+
+def read_cells(path: str | Path) -> list[dict[str, Any]]:
+    """What the records of a folder or file were asked for; a file may hold that alone, as a report's does."""
+    found = [line.get("cell") for line, _, _ in _lines(Path(path)) if isinstance(line, dict)]
+    cells = [cell for cell in found if isinstance(cell, dict)]
+    if not cells:
+        raise InputError(f"no cells in {path}: expected records of `acclimate bench`, or a report's cells")
+    return cells
 
 
 def pack_records(folder: str | Path, target: Path) -> None:
@@ -86,6 +101,12 @@ def pack_records(folder: str | Path, target: Path) -> None:
 
 
 def _read(path: Path) -> Iterator[Record]:
+    for line, file, number in _lines(path):
+        yield _checked(line, file, number)
+
+
+def _lines(path: Path) -> Iterator[tuple[Any, Path, int]]:
+    """What stands in the lines of all files, with the file and the number of the line."""
     if path.is_dir():
         files: Iterable[Path] = _files(path)
     elif path.exists():
@@ -95,8 +116,9 @@ def _read(path: Path) -> Iterator[Record]:
     for file in files:
         try:
             content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-            for number, line in enumerate(content.decode("utf-8").splitlines(), start=1):
-                yield _checked(json.loads(line), file, number)
+            lines = content.decode("utf-8").splitlines()
+            for number, line in enumerate(lines, start=1):
+                yield json.loads(line), file, number
         except (OSError, EOFError, ValueError) as error:
             raise InputError(f"{file} is no record of `acclimate bench`: {error}") from error
 

@@ -22,7 +22,7 @@ from typing import Any
 from acclimate.bench.cell import fingerprints_of, run_cell
 from acclimate.bench.spec import Cell
 from acclimate.errors import AcclimateError, InputError, OptionError, OutputError
-from acclimate.records import SCHEMA, Record, finished, origin, record_path, write_record
+from acclimate.records import SCHEMA, Record, finished, origin, read_records, record_path, write_record
 
 __all__ = ["GridOutcome", "run_grid"]
 
@@ -50,6 +50,7 @@ def run_grid(
     force: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     on_failure: Callable[[str, str], None] = lambda label, reason: None,
+    on_record: Callable[[Record], None] | None = None,
 ) -> GridOutcome:
     """Run all cells whose record is not in ``out`` yet.
 
@@ -61,6 +62,7 @@ def run_grid(
         force: run everything again.
         on_progress: called with the number of cells that are done and of all.
         on_failure: called with the label of a cell and what went wrong.
+        on_record: called with the record of every cell that was run, in this process.
     """
     if workers < 1:
         raise OptionError(f"workers must be at least 1, got {workers}")
@@ -75,7 +77,7 @@ def run_grid(
     if there:
         _check_same_data(unique, there, root)
     waiting = deque(cell for key, cell in unique.items() if key not in there)
-    grid = _Grid(root, out, waiting, GridOutcome(skipped=len(there)), on_failure)
+    grid = _Grid(root, out, waiting, GridOutcome(skipped=len(there)), on_failure, on_record)
     total = len(unique)
     on_progress(len(there), total)
     with grid.running(min(workers, len(waiting))):
@@ -114,9 +116,10 @@ class _Grid:
         waiting: deque[Cell],
         outcome: GridOutcome,
         on_failure: Callable[[str, str], None],
+        on_record: Callable[[Record], None] | None,
     ) -> None:
         self.root, self.out, self.waiting, self.outcome = root, out, waiting, outcome
-        self._on_failure = on_failure
+        self._on_failure, self._on_record = on_failure, on_record
         self._workers: list[_Worker] = []
         # A process that is forked from one with running threads can hang; a new one cannot.
         self._context = multiprocessing.get_context("spawn")
@@ -176,6 +179,10 @@ class _Grid:
             label = cell.label if cell.label not in self.outcome.failed else f"{cell.label} ({cell.key})"
             self.outcome.failed[label] = reason
             self._on_failure(cell.label, reason)
+        if self._on_record is not None:
+            # of a cell that failed, what lies there may be an older record
+            path = record_path(self.out, cell.key)
+            self._on_record(read_records(path)[0] if reason is None else _failure(cell, reason, 0.0))
 
 
 def _death(code: int | None) -> str:

@@ -19,7 +19,7 @@ from acclimate.corruptions import known
 from acclimate.errors import OptionError
 from acclimate.methods import METHODS, chosen_setting, parse_method
 
-__all__ = ["ORACLE", "Cell", "Data", "Network", "Spec", "Subset", "read_spec"]
+__all__ = ["ORACLE", "Cell", "Data", "Network", "Spec", "Subset", "checked_cell", "read_spec"]
 
 ORACLE = "oracle"
 """The method that is told the labels: an upper bound, not for practice."""
@@ -200,6 +200,15 @@ def read_spec(path: str | Path) -> Spec:
         where = ".".join(str(part) for part in first["loc"])
         raise OptionError(f"{path}: {where}: {first['msg']}") from error
     return spec
+
+
+def checked_cell(found: dict[str, Any], origin: str) -> Cell:
+    """A cell that was written down."""
+    try:
+        return Cell(**found)
+    except (ValidationError, TypeError) as error:
+        said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise OptionError(f"{origin} holds what is no cell of this acclimate: {said}") from error
 
 
 def checked_overrides(cell: Cell) -> None:

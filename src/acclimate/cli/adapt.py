@@ -19,6 +19,8 @@ from acclimate.cli.options import (
     Force,
     Json,
     Layout,
+    Log,
+    LogFolder,
     Method,
     Model,
     Normalize,
@@ -28,13 +30,24 @@ from acclimate.cli.options import (
     Split,
     Weights,
 )
-from acclimate.cli.terminal import DONE, IN_PART, errors_as_messages, lines_of, messages, progress_bar
+from acclimate.cli.terminal import (
+    DONE,
+    IN_PART,
+    errors_as_messages,
+    lines_of,
+    messages,
+    progress_bar,
+    split_words,
+)
 from acclimate.errors import OptionError, listed
 from acclimate.files import check_writable
 from acclimate.methods import chosen_setting, parse_method
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
 from acclimate.outcome import told
+from acclimate.records import read_records
+from acclimate.report.events import Live
+from acclimate.report.sinks import open_sinks
 
 __all__ = ["adapt"]
 
@@ -50,7 +63,7 @@ def adapt(
     method: Method = "slr",
     input_transform: Annotated[bool, typer.Option("--input-transform", help="As +it in the name.")] = False,
     setting: Annotated[
-        str, typer.Option(metavar="NAME", help="Of `acclimate list presets`; auto: by the classes.")
+        str, typer.Option(metavar="NAME", help="Of `acclimate list settings`; auto: by the classes.")
     ] = "auto",
     size: Size = None,
     layout: Layout = "auto",
@@ -76,6 +89,8 @@ def adapt(
         Path | None,
         typer.Option(help="What `acclimate report` shows.", show_default="beside --out, .json"),
     ] = None,
+    log: Log = None,
+    log_folder: LogFolder = Path("logs"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on from --out.")] = False,
     force: Force = False,
     device: Device = None,
@@ -85,13 +100,16 @@ def adapt(
 ) -> None:
     """Adapt a network to a folder of unlabelled images, and say what changed."""
     kept = f": what was adapted is in {out}, and the same command with --resume goes on"
-    files = {"out": out, "export": export, "predictions": predictions}
-    files["record"] = record or out.with_suffix(".json")
+    record = record or out.with_suffix(".json")
+    files = {"out": out, "export": export, "predictions": predictions, "record": record}
     with errors_as_messages(debug, kept, out):
         _check_outputs(files, {data, str(weights), str(classes)}, resume=resume, force=force)
         method = f"{method}+it" if input_transform and "+it" not in method else method
         parse_method(method, chosen_setting(setting, None))  # what is wrong is told before anything is read
         names = None if classes is None else _distinct(lines_of(classes), classes)
+        sink = open_sinks(split_words(log or []), log_folder)
+        if log:
+            messages.print(f"watch it by: {sink.where}")
         network = load_model(model, weights)
         normalization = normalization_of(network, normalize)
         with progress_bar("reading") as progress:
@@ -120,24 +138,27 @@ def adapt(
             device=device or "cpu",
             threads=torch.get_num_threads(),
         )
-        outcome = adapt_images(
-            network,
-            images,
-            method=method,
-            normalize=normalization,
-            epochs=epochs,
-            batch_size=batch_size,
-            classes=names,
-            setting=setting,
-            device=device,
-            seed=seed,
-            out=out,
-            export=export,
-            predictions=predictions,
-            record=files["record"],
-            asked=asked.model_dump(mode="json"),
-            resume=resume,
-        )
+        with Live(sink, asked) as live:
+            outcome = adapt_images(
+                network,
+                images,
+                method=method,
+                normalize=normalization,
+                epochs=epochs,
+                batch_size=batch_size,
+                classes=names,
+                setting=setting,
+                device=device,
+                seed=seed,
+                out=out,
+                export=export,
+                predictions=predictions,
+                record=record,
+                asked=asked.model_dump(mode="json"),
+                resume=resume,
+                on_step=live,
+            )
+            live.finish(read_records(record)[0])
     written = {name: str(path) for name, path in files.items() if path is not None}
     if as_json:
         how = {"epochs": epochs, "seed": seed, "written": written}
@@ -145,7 +166,7 @@ def adapt(
     else:
         print(told(outcome, failed).encode(errors="backslashreplace").decode())
         messages.print(f"written: {', '.join(written.values())}")
-        messages.print(f"next: acclimate report {files['record']}")
+        messages.print(f"next: acclimate report {record}")
     raise typer.Exit(IN_PART if failed else DONE)
 
 

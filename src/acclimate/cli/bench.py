@@ -12,8 +12,8 @@ import typer
 
 from acclimate.bench import PRESETS, read_spec, run_grid
 from acclimate.bench.presets import narrowed
-from acclimate.bench.spec import Cell
-from acclimate.cli.options import Debug, Force, Json, Weights
+from acclimate.bench.spec import Cell, checked_cell
+from acclimate.cli.options import Debug, Force, Json, Log, LogFolder, Weights
 from acclimate.cli.terminal import (
     DONE,
     IN_PART,
@@ -25,13 +25,20 @@ from acclimate.cli.terminal import (
     split_words,
 )
 from acclimate.errors import OptionError, unknown
+from acclimate.records import read_cells
+from acclimate.report.events import replay
+from acclimate.report.sinks import open_sinks
 
 __all__ = ["bench"]
 
 
 def bench(
     what: Annotated[
-        str, typer.Argument(metavar="PRESET", help="Of `acclimate list presets`, or a spec in a .yaml file.")
+        str,
+        typer.Argument(
+            metavar="PRESET",
+            help="Of `acclimate list presets`, a spec in a .yaml file, or records to run again.",
+        ),
     ],
     data: Annotated[
         Path | None, typer.Option(help="The folder of data and weights.", show_default=False)
@@ -72,6 +79,8 @@ def bench(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of each process.", show_default="1")] = None,
     device: Annotated[str | None, typer.Option(help="Such as cuda.", show_default="cpu")] = None,
+    log: Log = None,
+    log_folder: LogFolder = Path("logs"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
     force: Force = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and run none.")] = False,
@@ -99,6 +108,9 @@ def bench(
             print("\n".join(cell.label for cell in cells))
             messages.print(f"{len(cells)} cells")
             raise typer.Exit(DONE)
+        sink = open_sinks(split_words(log or []), log_folder)
+        if log:
+            messages.print(f"watch it by: {sink.where}")
         with progress_bar("cells") as progress:
             outcome = run_grid(
                 cells,
@@ -109,6 +121,7 @@ def bench(
                 force=force,
                 on_progress=progress,
                 on_failure=lambda label, reason: messages.print(f"failed: {label}: {reason}", style="red"),
+                on_record=(lambda record: replay(record, sink)) if log else None,
             )
     if as_json:
         print(json.dumps({**dataclasses.asdict(outcome), "out": str(out)}))
@@ -117,13 +130,15 @@ def bench(
         failed = f", {len(outcome.failed)} failed" if outcome.failed else ""
         print(f"{outcome.done} cells done{skipped}{failed}; records in {out}")
         if not outcome.failed:
-            print(f"next: acclimate compare {out}")
+            print(f"next: acclimate report {out}")
     raise typer.Exit(IN_PART if outcome.failed else DONE)
 
 
 def _cells(what: str, data: Path | None) -> list[Cell]:
     if what.endswith((".yaml", ".yml", ".json")):
         return list(read_spec(what).cells())
+    if what.endswith((".jsonl", ".jsonl.gz")) or (what not in PRESETS and Path(what).is_dir()):
+        return [checked_cell(cell, what) for cell in read_cells(what)]
     if what not in PRESETS:
         raise OptionError(f"{unknown('preset', what, PRESETS)} (or give a spec, a .yaml file)")
     preset = PRESETS[what]

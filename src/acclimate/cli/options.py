@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from acclimate.report.sinks import SINKS
+
 __all__ = [
     "Corruption",
     "Debug",
@@ -14,6 +16,8 @@ __all__ = [
     "Force",
     "Json",
     "Layout",
+    "Log",
+    "LogFolder",
     "Method",
     "Model",
     "Normalize",
@@ -64,3 +68,8 @@ Seed = Annotated[int, typer.Option(min=0, help="Decides all that is random.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where in the code an error arose.")]
+Log = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help=f"Where to watch it: {', '.join(SINKS)}.", show_default=False),
+]
+LogFolder = Annotated[Path, typer.Option("--log-dir", help="A folder for the files of --log.")]
