@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from acclimate.bench.presets import FRACTIONS
-from acclimate.bench.scores import Figure, by_corruption, common
+from acclimate.bench.scores import COLLAPSED, Figure, by_corruption, common, evenness
 from acclimate.corruptions import VALIDATION_NAMES
 
 __all__ = ["CLAIMS", "Judged", "class_mean"]
@@ -23,7 +23,6 @@ ROBUST: Final = "deepaugment_and_augmix"
 _HELPED: Final = ("gaussian_noise", "shot_noise", "impulse_noise", "contrast")
 _LITTLE: Final = 0.5  # points
 _CLEAN_LOSS: Final = 3.0  # points: the paper has 1.5 to 2.5
-_COLLAPSED: Final = 0.5  # share of its largest value below which the entropy of the predictions is a collapse
 _EVEN: Final = 1.0  # points that count as parity
 _PART: Final = 0.25  # of the classes or samples: what is to keep half of the gain
 
@@ -117,12 +116,8 @@ def _generalises(found: Sequence[Figure]) -> Judged:
     return (all(holds), "; ".join(told)) if holds else None
 
 
-def _evenness(figure: Figure) -> float:
-    """Entropy of the predicted classes, as a share of its largest value."""
-    counts = [count for count in figure.values["histogram"] if count]
-    total = math.fsum(counts)
-    entropy = -math.fsum(count / total * math.log(count / total) for count in counts)
-    return entropy / math.log(len(figure.values["histogram"]))
+def _even(figure: Figure) -> float:
+    return evenness(figure.values["histogram"])
 
 
 def _collapse(found: Sequence[Figure]) -> Judged:
@@ -136,9 +131,7 @@ def _collapse(found: Sequence[Figure]) -> Judged:
             continue
         lowest = {}
         for with_it, name in names.items():
-            even = [
-                value for own in by_corruption(found, name, of=_evenness).values() for value in own.values()
-            ]
+            even = [value for own in by_corruption(found, name, of=_even).values() for value in own.values()]
             lowest[with_it] = min(even)
             worst[with_it].append(min(even))
         told.append(
@@ -147,7 +140,7 @@ def _collapse(found: Sequence[Figure]) -> Judged:
         )
     if not told:
         return None
-    return min(worst[True]) >= _COLLAPSED > min(worst[False]), "; ".join(told)
+    return min(worst[True]) >= COLLAPSED > min(worst[False]), "; ".join(told)
 
 
 def _transformation(found: Sequence[Figure]) -> Judged:

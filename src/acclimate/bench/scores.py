@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from acclimate.bench.spec import Network
 from acclimate.errors import InputError
 from acclimate.records import Record
 
-__all__ = ["FIXED", "Figure", "Side", "by_corruption", "check_one_protocol", "common", "figures"]
+__all__ = [
+    "COLLAPSED",
+    "FIXED",
+    "Figure",
+    "Side",
+    "by_corruption",
+    "check_one_protocol",
+    "common",
+    "evenness",
+    "figures",
+]
 
 FIXED = ("source", "bn")
 """Methods that learn nothing, so that epochs and settings do not matter."""
+COLLAPSED = 0.5
+"""Share of its largest value below which the entropy of the predicted classes is a collapse."""
 Side = dict[str, dict[int | None, float]]
 """Figures by what was measured and by seed."""
 
@@ -66,34 +81,36 @@ def figures(records: Iterable[Record]) -> list[Figure]:
         if not after:
             raise InputError(f"a record of {record['cell']['method']} has no evaluation after an epoch")
         passes = {0: record["result"]["online"], **after, -1: after[max(after)]}
-        found += [_figure(record, epoch, values) for epoch, values in passes.items()]
+        shared = _shared(record)
+        found += [
+            Figure(**shared, epoch=epoch, accuracy=100 * values["accuracy"], values=values)
+            for epoch, values in passes.items()
+        ]
     return found
 
 
-def _figure(record: Record, epoch: int, values: dict[str, Any]) -> Figure:
+def _shared(record: Record) -> dict[str, Any]:
+    """What all figures of a record have in common."""
     cell, spec, ssim = record["cell"], record["spec"], record["result"].get("ssim")
     subset = cell["subset"] or {}
     network = Network(**cell["network"]).title
-    return Figure(
-        network=network,
-        modified=spec.get("modified", network.endswith("-shot")),
-        data=cell["data"]["name"],
-        images=spec["images"],
-        corruption=cell["corruption"] or "",
-        severity=cell["severity"] or 0,
-        method=cell["method"],
-        setting=spec["setting"],
-        overrides=tuple(sorted(cell["overrides"].items())),
-        classes=subset.get("classes") or 1.0,
-        samples=subset.get("samples") or 1.0,
-        seed=cell["seed"],
-        batch_size=cell["batch_size"],
-        epochs=cell["epochs"],
-        epoch=epoch,
-        accuracy=100 * values["accuracy"],
-        values=values,
-        ssim=None if ssim is None else (ssim["before"], ssim["after"]),
-    )
+    return {
+        "network": network,
+        "modified": spec.get("modified", network.endswith("-shot")),
+        "data": cell["data"]["name"],
+        "images": spec["images"],
+        "corruption": cell["corruption"] or "",
+        "severity": cell["severity"] or 0,
+        "method": cell["method"],
+        "setting": spec["setting"],
+        "overrides": tuple(sorted(cell["overrides"].items())),
+        "classes": subset.get("classes") or 1.0,
+        "samples": subset.get("samples") or 1.0,
+        "seed": cell["seed"],
+        "batch_size": cell["batch_size"],
+        "epochs": cell["epochs"],
+        "ssim": None if ssim is None else (ssim["before"], ssim["after"]),
+    }
 
 
 def check_one_protocol(found: Sequence[Figure]) -> None:
@@ -146,3 +163,16 @@ def common(*sides: Side) -> list[float] | None:
             own = side[key]
             mean.append(statistics.fmean(own[None] if None in own else own[seed] for seed in seeds))
     return [statistics.fmean(values) for values in means] if means and means[0] else None
+
+
+def evenness(histogram: Sequence[int]) -> float:
+    """Entropy of the predicted classes, as a share of its largest value.
+
+    >>> evenness([5, 5, 5, 5]), evenness([20, 0, 0, 0])
+    (1.0, 0.0)
+    """
+    if len(histogram) < 2:
+        return 1.0
+    counts = np.asarray(histogram, dtype=np.float64)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum() / math.log(len(histogram))) + 0.0

@@ -11,7 +11,19 @@ from typing import Annotated
 import typer
 
 import acclimate
-from acclimate.cli import adapt, bench, compare, corrupt, demo, doctor, fetch, figures, lists, train_head
+from acclimate.cli import (
+    adapt,
+    bench,
+    compare,
+    corrupt,
+    demo,
+    doctor,
+    fetch,
+    figures,
+    lists,
+    report,
+    train_head,
+)
 from acclimate.cli.terminal import BAD_INPUT, DONE, messages
 
 __all__ = ["app", "main"]
@@ -31,9 +43,10 @@ for command in (
     fetch.fetch,
     bench.bench,
     compare.compare,
+    report.report,
 ):
     app.command()(command)
-app.add_typer(figures.app, name="figures")
+app.command("figures", help=figures.HELP, no_args_is_help=True)(figures.figures)
 app.command("train-head")(train_head.train_head)
 app.command("list")(lists.list_)
 

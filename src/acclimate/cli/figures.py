@@ -8,41 +8,68 @@ from typing import Annotated
 import typer
 from PIL import Image
 
-from acclimate.cli.options import Debug, Seed
+from acclimate.cli.options import Debug
 from acclimate.cli.terminal import errors_as_messages, messages, written
 from acclimate.corruptions import frost_source
-from acclimate.data.pictures import read_image
-from acclimate.report.contact_sheet import contact_sheet
-from acclimate.report.losses import losses_figure
+from acclimate.errors import OptionError
+from acclimate.report.choose import Choice
+from acclimate.report.figures import FIGURES, Request, kind_of, save
 
-__all__ = ["app"]
+__all__ = ["HELP", "figures"]
 
-app = typer.Typer(help="Draw figures.", no_args_is_help=True)
+HELP = "Draw a figure or table of the paper from your own records.\n\n" + "\n\n".join(
+    f"{name}: {kind.summary}." for name, kind in FIGURES.items()
+)
 
 
-@app.command("corruptions")
-def figures_corruptions(
-    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image.")],
-    out: Annotated[Path, typer.Option(help="Where to draw it.")] = Path("corruptions.png"),
-    size: Annotated[int, typer.Option(min=8, help="Crop the image to this, as ImageNet's.")] = 224,
+def figures(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of those above.")],
+    sources: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RESULTS",
+            help="Folders or files of records; an image for corruptions.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to: .pdf, .png or .svg, a table also .tex, .md, .csv or .json.",
+            show_default="NAME.pdf",
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="The network, of several.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="NAME", help="The data set, of several.")] = None,
+    severity: Annotated[int | None, typer.Option(min=1, max=5, help="The severity, of several.")] = None,
+    size: Annotated[
+        int | None, typer.Option(min=8, help="Crop the image to this, as ImageNet's.", show_default="224")
+    ] = None,
     tile: Annotated[int | None, typer.Option(min=8, help="Width at which each image is shown.")] = None,
-    seed: Seed = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the corruptions.", show_default="0")] = None,
     debug: Debug = False,
 ) -> None:
-    """Draw a contact sheet: nineteen corruptions, five severities."""
+    """Draw a figure or table; what there is stands in HELP."""
+    paths = tuple(sources or ())
+    asked = {"model": model, "data": data, "severity": severity, "size": size, "tile": tile, "seed": seed}
     with errors_as_messages(debug):
-        sheet = contact_sheet(Image.fromarray(read_image(image, size)), seed=seed, tile=tile)
-        with written(out) as part:
-            sheet.save(part)
-    messages.print(f"{out}: {sheet.width} by {sheet.height} pixels, frost from {frost_source()}")
-
-
-@app.command("losses")
-def figures_losses(
-    out: Annotated[Path, typer.Option(help="Where to draw it: .png, .pdf or .svg.")] = Path("losses.png"),
-    debug: Debug = False,
-) -> None:
-    """Draw the four losses and their gradients against confidence, for two classes."""
-    with errors_as_messages(debug), written(out) as part:
-        losses_figure().savefig(part, dpi=150)
-    messages.print(f"{out}")
+        kind = kind_of(name)
+        for option in (word for word, value in asked.items() if value is not None):
+            if option not in kind.options:
+                raise OptionError(f"{name} has no --{option}")
+        kind.check(name, paths)
+        target = out or Path(f"{name}{kind.suffixes[0]}")
+        request = Request(
+            paths,
+            Choice(model, data, severity),
+            size=224 if size is None else size,
+            tile=tile,
+            seed=seed or 0,
+        )
+        with written(target, kind.suffixes) as part:
+            made = kind.make(request)
+            save(made, part)
+    told = ""
+    if isinstance(made, Image.Image):
+        told = f": {made.width} by {made.height} pixels, frost from {frost_source()}"
+    messages.print(f"{target}{told}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,11 @@ def split_words(words: list[str]) -> list[str]:
 
 
 @contextmanager
-def written(path: Path) -> Iterator[Path]:
-    """A name to write a picture to; an unknown format or an unwritable place is told before any work."""
+def written(path: Path, suffixes: Sequence[str] = PICTURES) -> Iterator[Path]:
+    """A name to write to; an unknown format or an unwritable place is told before any work."""
     check_writable(path)
-    if path.suffix.lower() not in PICTURES:
-        raise OptionError(f"{path} cannot be written: expected a name that ends in {listed(PICTURES)}")
+    if path.suffix.lower() not in suffixes:
+        raise OptionError(f"{path} cannot be written: expected a name that ends in {listed(suffixes)}")
     with whole_file(path) as part:
         yield part
 

@@ -1,1 +1,1 @@
-"""What people look at: figures, and later tables and pages."""
+"""What people look at: a page, tables, figures, and where runs are logged."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from acclimate.report.tables import Cell, Entry, Table, facts
 
-__all__ = ["FORMATS", "as_html"]
+__all__ = ["FORMATS", "as_html", "calm", "escaped"]
 
 
 def as_markdown(table: Table) -> str:
@@ -67,6 +67,8 @@ def as_latex(table: Table) -> str:
             middle = [r"  \midrule"] if row is not table.rows[0] else []
             head = rf"  \multicolumn{{{width}}}{{c}}{{{_latex(section)}}} \\"
             lines += [*middle, *([head, r"  \midrule"] if section else [])]
+        elif row.rule:
+            lines.append(r"  \midrule")
         cells = [_latex(row.label), *(_latex_cell(cell) for cell in row.cells)]
         lines.append(
             "  " + " & ".join(rf"\textcolor{{gray}}{{{c}}}" if row.dim else c for c in cells) + r" \\"
@@ -88,7 +90,9 @@ _LATEX: Final = {
     "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "κ": r"$\kappa$", "δ": r"$\delta$",
     "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "→": r"$\to$", "·": r"$\cdot$", "–": "--", "…": r"\dots{}",
+    "[": "{[}", "*": "{*}",  # at the start of a row they would belong to the end of the last one
 }  # fmt: skip
+_STRANGE: Final = "ĦħĸĿŀŉŦŧſ"  # letters that fonts of the T1 encoding lack
 
 
 def _latex(text: str) -> str:
@@ -96,8 +100,8 @@ def _latex(text: str) -> str:
     made = []
     for character in " ".join(text.split()):
         known = _LATEX.get(character)
-        latin = character.isascii() or "\u00a1" <= character <= "\u017f"
-        made.append(known or (character if latin else f"[U+{ord(character):04X}]"))
+        latin = character <= "\u017f" and character.isprintable() and character not in _STRANGE
+        made.append(known or (character if latin else f"{{[}}U+{ord(character):04X}]"))
     return "".join(made)
 
 
@@ -109,29 +113,47 @@ def _latex_cell(cell: Cell) -> str:
     return shown if cell.spread is None else rf"{shown}$\pm${cell.spread:.{cell.digits}f}"
 
 
+def calm(name: str) -> str:
+    """A name whose characters can be seen: those that turn the direction of text or control it are spelt out.
+
+    >>> calm("a\\u202eb"), calm("naïve 猫")
+    ('a\\\\u202eb', 'naïve 猫')
+    """
+    return "".join(c if c.isprintable() or c == " " else c.encode("unicode_escape").decode() for c in name)
+
+
+def escaped(content: str) -> str:
+    """What stands on a page as it is, whatever it is."""
+    return html.escape(calm(content))
+
+
 def as_html(table: Table, identity: str = "") -> str:
     """A table of a page; everything in it is text."""
-    own = f' id="{html.escape(identity)}"' if identity else ""
-    lines = [f'<figure class="table"{own}><figcaption>{html.escape(table.title)}</figcaption>']
+    own = f' id="{identity}"' if identity else ""
+    lines = [f'<figure class="table"{own}><figcaption>{escaped(table.title)}</figcaption>']
     lines.append('<div class="wide"><table><thead>')
     if table.groups:
-        spans = (f'<th colspan="{span}">{html.escape(text)}</th>' for text, span in table.groups)
+        spans = (f'<th colspan="{span}">{escaped(text)}</th>' for text, span in table.groups)
         lines.append(f"<tr>{''.join(spans)}</tr>")
-    lines.append("<tr>" + "".join(f'<th scope="col">{html.escape(head)}</th>' for head in table.heads))
-    lines.append("</tr></thead><tbody>")
+    texts = {x for row in table.rows for x, cell in enumerate(row.cells, start=1) if isinstance(cell, str)}
+    kinds = [' class="text"' if x in texts else "" for x in range(len(table.heads))]
+    heads = (
+        f'<th scope="col"{kind}>{escaped(head)}</th>' for kind, head in zip(kinds, table.heads, strict=True)
+    )
+    lines.append(f"<tr>{''.join(heads)}</tr></thead><tbody>")
     section = ""
     for row in table.rows:
         if row.section and row.section != section:
             lines.append(
-                f'<tr class="section"><td colspan="{len(table.heads)}">{html.escape(row.section)}</td></tr>'
+                f'<tr class="section"><td colspan="{len(table.heads)}">{escaped(row.section)}</td></tr>'
             )
         section = row.section
         cells = "".join(f"<td{_class(cell)}>{_html_cell(cell)}</td>" for cell in row.cells)
         dim = ' class="dim"' if row.dim else ""
-        lines.append(f'<tr{dim}><th scope="row">{html.escape(row.label)}</th>{cells}</tr>')
+        lines.append(f'<tr{dim}><th scope="row">{escaped(row.label)}</th>{cells}</tr>')
     lines.append("</tbody></table></div>")
     if table.note:
-        lines.append(f'<p class="note">{html.escape(table.note)}</p>')
+        lines.append(f'<p class="note">{escaped(table.note)}</p>')
     return "\n".join([*lines, "</figure>"])
 
 
@@ -143,7 +165,7 @@ def _class(cell: Cell) -> str:
 
 def _html_cell(cell: Cell) -> str:
     if not isinstance(cell, Entry):
-        return html.escape(cell or "")
+        return escaped(cell or "")
     spread = "" if cell.spread is None else f"<small>±{cell.spread:.{cell.digits}f}</small>"
     return f"{cell.plain.replace('-', '−')}{spread}"
 

@@ -16,7 +16,18 @@ from acclimate.corruptions import CORRUPTIONS
 from acclimate.methods import METHODS
 from acclimate.records import Record
 
-__all__ = ["LAST", "ONLINE", "Gathered", "Place", "Series", "Variant", "gather", "spoken"]
+__all__ = [
+    "LAST",
+    "ONLINE",
+    "Gathered",
+    "Place",
+    "Series",
+    "Variant",
+    "gather",
+    "network_of",
+    "slim",
+    "spoken",
+]
 
 ONLINE: Final = 0
 LAST: Final = -1
@@ -137,8 +148,8 @@ def gather(records: Iterable[Record]) -> Gathered:
     all_records = list(records)
     unique = {json.dumps(record["cell"], sort_keys=True): record for record in all_records}
     notes = []
-    if len(unique) < len(all_records):
-        notes.append(f"{len(all_records) - len(unique):,} records are there twice: the last of each counts.")
+    if twice := len(all_records) - len(unique):
+        notes.append(f"Records that are there more than once: {twice:,}; the last of each counts.")
     measured = [record for record in unique.values() if "online" in record.get("result", {})]
     notes += _different(measured)
     protocols = _protocols(measured)
@@ -157,6 +168,20 @@ def gather(records: Iterable[Record]) -> Gathered:
         failed=[record for record in unique.values() if "error" in record],
         notes=notes,
     )
+
+
+def slim(record: Record) -> Record:
+    """A record less what no report shows: for many classes that is most of it."""
+    result = record.get("result", {})
+    after = result.get("after_epoch", {})
+    last = max(after, key=int, default="")
+    for epoch, values in {**after, "online": result.get("online", {})}.items():
+        if record["cell"]["data"]["name"] != "visda-c":  # whose accuracy is the mean over classes
+            values.pop("per_class", None)
+        if epoch != last:
+            for name in ("histogram", "bins"):
+                values.pop(name, None)
+    return record
 
 
 def _different(records: Sequence[Record]) -> list[str]:

@@ -45,20 +45,21 @@ def _table(
     for label, by_column in cells.items():
         figures = [entry(by_column.get(column), epoch, error) for column in columns]
         if corrupted:
-            figures += _means(by_column, source, columns, epoch, error)
+            figures = [*_means(by_column, source, columns, epoch, error), *figures]
         rows.append(Row(label, tuple(figures), dim=_method(by_column) == ORACLE))
-    width = len(columns) + corrupted
+    competing = [x for x in range(len(columns) + 2 * corrupted) if not (corrupted and x == 1)]
     kind = "validation" if validation else "test"
     where = f"{data}, {kind} corruptions at severity {severity}" if corrupted else "data without corruptions"
     what = "error" if error else "accuracy"
     return Table(
         title=f"{network} on {where}: {what} in % {pass_name(epoch)}",
-        heads=("method", *map(spoken, columns), *(("mean", "gain") if corrupted else ())),
-        rows=bold_best(rows, columns=range(width), lowest=error),
+        heads=("method", *(("mean", "gain") if corrupted else ()), *map(spoken, columns)),
+        rows=bold_best(rows, columns=competing, lowest=error),
         keys={
             "network": network,
             "data": data,
-            "severity": severity,
+            "severity": severity or "",
+            "corruptions": kind if corrupted else "",
             "protocol": pass_name(epoch),
             "metric": what,
         },

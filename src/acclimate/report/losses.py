@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from matplotlib.figure import Figure
 
 from acclimate.losses import LOSSES
+from acclimate.report.palette import color_of
+from acclimate.report.style import PAGE, new_figure, style
 
 __all__ = ["losses_against_confidence", "losses_figure"]
 
-_TITLES = {
-    "entropy": "entropy (TENT)",
-    "pseudo_label": "pseudo-label",
-    "hard_likelihood_ratio": "hard likelihood ratio (HLR)",
-    "soft_likelihood_ratio": "soft likelihood ratio (SLR)",
+_TITLES: Final = {
+    "entropy": ("tent", "entropy (TENT)"),
+    "pseudo_label": ("pl", "pseudo-label (PL)"),
+    "hard_likelihood_ratio": ("hlr", "hard likelihood ratio (HLR)"),
+    "soft_likelihood_ratio": ("slr", "soft likelihood ratio (SLR)"),
 }
+"""The method whose colour a loss has, and its name."""
+_LOWEST: Final = -5.5  # likelihood ratios go on without end
 
 
 def losses_against_confidence(
@@ -38,18 +44,20 @@ def losses_against_confidence(
 
 
 def losses_figure() -> Figure:
-    """Losses to the left, the size of their gradients to the right: entropy's vanishes, HLR's does not."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    confidence, curves = losses_against_confidence()
-    for name, (value, gradient) in curves.items():
-        left.plot(confidence, value, label=_TITLES[name])
-        right.plot(confidence, gradient.abs(), label=_TITLES[name])
-    left.set(xlabel="confidence of the top class", ylabel="loss", title="two classes: losses")
-    right.set(xlabel="confidence of the top class", ylabel="|gradient| at the top logit", title="gradients")
-    right.set_ylim(0, 1.6)
-    left.legend(frameon=False, fontsize=8)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
+    """Losses to the left, each with its maximum at 0, their gradients to the right: entropy's vanishes."""
+    with style():
+        figure = new_figure(PAGE, 2.5)
+        left, right = figure.subplots(1, 2)
+        confidence, curves = losses_against_confidence()
+        for name, (value, gradient) in curves.items():
+            method, title = _TITLES[name]
+            color = color_of(method)
+            left.plot(confidence, value - value.max(), label=title, color=color)
+            right.plot(confidence, gradient, label=title, color=color)
+        left.set(ylabel="loss, its maximum at 0", ylim=(_LOWEST, 0.3))
+        right.set(ylabel="gradient at the first logit")
+        for axes in (left, right):
+            axes.set(xlabel="confidence of the first of two classes", xlim=(0.5, 1))
+        handles, labels = left.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
     return figure

@@ -38,6 +38,8 @@ class Row:
     """What stands above the first row of several."""
     dim: bool = False
     """Not in competition: true labels, no adaptation."""
+    rule: bool = False
+    """A line above it, though no section begins."""
 
 
 @dataclass(frozen=True)

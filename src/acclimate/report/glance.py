@@ -1,0 +1,178 @@
+"""What worked, where it failed and whether to trust it: in sentences, each from the records."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from acclimate.bench.compare import Verdict
+from acclimate.bench.scores import COLLAPSED, evenness
+from acclimate.bench.spec import ORACLE
+from acclimate.corruptions import VALIDATION_NAMES
+from acclimate.records import Record
+from acclimate.report.gather import LAST, Gathered, Place, Series, network_of, spoken
+from acclimate.report.headline import mean_entry
+from acclimate.report.tables import Entry
+
+__all__ = ["Sentence", "collapses", "glance"]
+
+_NAMED = 4  # things that a sentence names
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """What a reader should know."""
+
+    kind: str
+    """``good``, ``bad`` or ``note``."""
+    text: str
+
+
+def glance(found: Gathered, verdicts: list[Verdict]) -> list[Sentence]:
+    """The most important first."""
+    told = [sentence for group in _groups(found) for sentence in _best(*group)]
+    told += [_adaptation(record) for record in found.unlabelled[:_NAMED]]
+    told += _collapsed(found)
+    if found.failed:
+        failures = len(found.failed)
+        told.append(Sentence("bad", f"{failures:,} cell{'s' * (failures > 1)} failed; why is told below."))
+    told += [Sentence("note", note) for note in found.notes]
+    judged = [verdict.holds for verdict in verdicts if verdict.holds is not None]
+    if judged:
+        told.append(
+            Sentence(
+                "note",
+                f"Of the paper's claims, {sum(judged)} hold on these records, {len(judged) - sum(judged)} do "
+                f"not, and {len(verdicts) - len(judged)} were not measured.",
+            )
+        )
+    return told
+
+
+def _groups(found: Gathered) -> Iterator[tuple[str, dict[str, dict[Place, Series]]]]:
+    """Plain methods on the test corruptions of each network and data, or else on the others."""
+    groups: dict[tuple[str, str, str], dict[str, dict[Place, Series]]] = {}
+    for series in found.series:
+        place = series.place
+        if not series.variant.plain:
+            continue
+        kind = (
+            "" if not place.corruption else "validation" if place.corruption in VALIDATION_NAMES else "test"
+        )
+        rows = groups.setdefault((place.network, place.data, kind), {})
+        rows.setdefault(series.variant.label, {})[place] = series
+    ordered = sorted(groups.items(), key=lambda item: not item[0][2])  # what is not shifted comes last
+    for (network, data, kind), rows in ordered:
+        if kind != "validation" or (network, data, "test") not in groups:
+            yield f"{network} on {data}", rows
+
+
+def _best(where: str, rows: Mapping[str, dict[Place, Series]]) -> Iterator[Sentence]:
+    """The best method on the mean over all places, if all of them are there, against no adaptation."""
+    places = list(dict.fromkeys(place for row in rows.values() for place in row))
+    means: dict[str, Entry] = {}
+    for label, row in rows.items():
+        mean = mean_entry([row.get(place) for place in places])
+        if mean is not None and next(iter(row.values())).variant.method != ORACLE:
+            means[label] = mean
+    source = means.pop("source", None)
+    if not means or source is None:
+        return
+    best = max(means, key=lambda label: means[label].value)
+    gain = means[best].value - source.value
+    shifts = len({place.corruption for place in places} - {""})
+    over = f" over {shifts} corruption{'s' * (shifts > 1)}{_severities(places)}" if shifts else ""
+    clean = "" if shifts else " (no corruption)"
+    praise = "is best" if gain > 0 else "comes nearest to no adaptation, which nothing beats"
+    yield Sentence(
+        "good" if gain > 0 else "bad",
+        f"{where}{clean}: {best} {praise}{over}, {_said(means[best])} % after the last epoch against "
+        f"{source.value:.2f} % without adaptation ({_signed(gain)}).",
+    )
+    if shifts:
+        yield from _losses(best, rows[best], rows["source"])
+        yield from _calibration(best, rows[best], rows["source"])
+
+
+def _severities(places: list[Place]) -> str:
+    found = sorted({place.severity for place in places})
+    return f" at severity {found[0]}" if len(found) == 1 else f" and severities {found[0]} to {found[-1]}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def _said(entry: Entry) -> str:
+    return entry.plain if entry.spread is None else f"{entry.plain} ± {entry.spread:.2f}"
+
+
+def _losses(best: str, row: Mapping[Place, Series], source: Mapping[Place, Series]) -> Iterator[Sentence]:
+    """Where the best method is worse than nothing."""
+    lost = {}
+    for place, series in row.items():
+        own, base = (statistics.fmean(s.accuracies(LAST).values()) for s in (series, source[place]))
+        if own < base:
+            lost[place] = own - base
+    worst = sorted(lost, key=lambda place: lost[place])
+    if worst:
+        told = ", ".join(f"{spoken(place.corruption)} {_signed(lost[place])}" for place in worst[:_NAMED])
+        more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
+        yield Sentence("bad", f"{best} loses to no adaptation on {told}{more}.")
+
+
+def _calibration(
+    best: str, row: Mapping[Place, Series], source: Mapping[Place, Series]
+) -> Iterator[Sentence]:
+    before, after = (
+        statistics.fmean(
+            100 * values["ece"] for place in row for values in side[place].evaluations(LAST).values()
+        )
+        for side in (source, row)
+    )
+    told = f"Calibration error (ECE) {before:.1f} % without adaptation, {after:.1f} % with {best}"
+    yield Sentence("good" if after <= before else "bad", f"{told}: mean over the same corruptions.")
+
+
+def collapses(found: Gathered) -> list[tuple[Series, float]]:
+    """Where predictions fall on few classes after adapting, and how even they are; the source may, too."""
+    fallen = []
+    for series in found.series:
+        if series.variant.method == "source":
+            continue
+        evaluations = series.evaluations(LAST).values()
+        even = min(evenness(values["histogram"]) for values in evaluations)
+        if even < COLLAPSED:
+            fallen.append((series, even))
+    return sorted(fallen, key=lambda pair: pair[1])
+
+
+def _collapsed(found: Gathered) -> list[Sentence]:
+    fallen = collapses(found)
+    if not found.series:
+        return []
+    if not fallen:
+        return [Sentence("good", "No adaptation has collapsed: predictions stay spread over the classes.")]
+    named = ", ".join(
+        f"{series.variant.label} on {spoken(series.place.corruption) or series.place.data} "
+        f"({series.place.network}, {100 * even:.0f} % of the largest entropy)"
+        for series, even in fallen[:_NAMED]
+    )
+    more = f" and {len(fallen) - _NAMED} more" if len(fallen) > _NAMED else ""
+    return [Sentence("bad", f"Predictions have collapsed onto few classes: {named}{more}.")]
+
+
+def _adaptation(record: Record) -> Sentence:
+    """Of images without labels: what changed, and what there is to worry about."""
+    result, images = record["result"], record["spec"]["images"]
+    after = result["after_epoch"][max(result["after_epoch"], key=int)]
+    confidence = [side["confidence"] for side in (result["before"], after)]
+    cautions = " ".join(f"Caution: {caution}." for caution in result["cautions"])
+    return Sentence(
+        "bad" if cautions else "note",
+        f"{network_of(record)} adapted by {record['cell']['method']} to {images:,} images of "
+        f"{record['cell']['data']['name']}, without labels: {result['changed']:,} predictions "
+        f"({100 * result['changed'] / images:.1f} %) changed, mean confidence {confidence[0]:.3f} before and "
+        f"{confidence[1]:.3f} after. {cautions}".strip(),
+    )

@@ -1,0 +1,280 @@
+"""The page in a real browser: it sorts, filters and switches, asks for nothing, and shows names as text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from acclimate.records import Record, read_records
+from acclimate.report.formats import calm
+from acclimate.report.page import build_page
+from made_records import failed, many, measured, unlabelled
+from test_report import HOSTILE
+
+DEMO = Path(__file__).parents[1] / "benchmarks/results/bench_demo.jsonl.gz"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+@dataclass
+class Seen:
+    """A page, and all that it said and asked for."""
+
+    page: Page
+    messages: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        assert self.messages == []
+        assert [url for url in self.requests if not url.startswith(("data:", "blob:"))] == self.requests[:1]
+        assert self.requests[0].startswith("file://")
+
+    def column(self, title: str) -> list[str]:
+        """What stands under a head, row by row."""
+        heads = self.page.locator("#results-table thead th").all_inner_texts()
+        place = [re.sub(r"\s*[▾▴]", "", head).replace("\n", " ").strip() for head in heads].index(title)
+        return self.page.locator(f"#results-table tbody tr > :nth-child({place + 1})").all_inner_texts()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def opened(browser: Browser, path: Path, **options: Any) -> Seen:
+    page = browser.new_context(**{"viewport": DESKTOP, **options}).new_page()
+    seen = Seen(page)
+    page.on("console", lambda message: seen.messages.append(message.text))
+    page.on("pageerror", lambda error: seen.messages.append(str(error)))
+    page.on("request", lambda request: seen.requests.append(request.url))
+    page.goto(path.as_uri())
+    if options.get("java_script_enabled", True):
+        page.wait_for_selector("html[data-ready]")
+    return seen
+
+
+def scrolled(page: Page) -> None:
+    """To every chart: they are drawn when they come into sight."""
+    for chart in page.locator(".chart").all():
+        chart.scroll_into_view_if_needed()
+        chart.locator(".js-plotly-plot .main-svg").first.wait_for()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(build_page(read_records(DEMO)), encoding="utf-8")
+    return path
+
+
+def number(text: str) -> float:
+    return float(text.partition("±")[0].replace("−", "-"))
+
+
+@needs_chromium
+def test_a_column_is_sorted(browser: Browser, demo: Path) -> None:
+    seen = opened(browser, demo)
+    before = seen.column("fog")
+    seen.page.get_by_role("button", name="fog", exact=True).click()
+    falling = [number(text) for text in seen.column("fog") if text]
+    assert falling == sorted(map(number, filter(None, before)), reverse=True)
+    assert seen.column("method")[0] == "oracle"
+    seen.page.get_by_role("button", name="fog", exact=True).click()
+    assert [number(text) for text in seen.column("fog") if text] == falling[::-1]
+    seen.page.get_by_role("button", name="fog", exact=True).click()
+    assert seen.column("fog") == before
+    seen.check()
+
+
+@needs_chromium
+def test_corruptions_are_filtered_and_the_mean_follows(browser: Browser, demo: Path) -> None:
+    seen = opened(browser, demo)
+    heads = seen.page.locator("#results-table thead th")
+    assert heads.count() == 3 + 15
+    seen.page.locator("#corruptions summary").click()
+    for name in seen.page.locator("#corruptions input:checked").evaluate_all(
+        "all => all.map(one => one.value)"
+    ):
+        if name not in ("fog", "contrast"):
+            seen.page.locator(f"#corruptions input[value='{name}']").uncheck()
+    assert heads.all_inner_texts()[3:] == ["fog", "contrast"]
+    rows = zip(*(seen.column(title) for title in ("mean", "gain", "fog", "contrast")), strict=True)
+    shown = [tuple(map(number, row)) for row in rows]
+    for mean, gain, fog, contrast in shown:
+        assert mean == pytest.approx((fog + contrast) / 2, abs=0.011)
+        assert gain == pytest.approx(mean - shown[0][0], abs=0.011)
+    seen.page.get_by_role("button", name="validation", exact=True).click()
+    assert heads.all_inner_texts()[3:] == ["speckle noise", "gaussian blur", "spatter", "saturate"]
+    seen.check()
+
+
+@needs_chromium
+def test_metric_and_protocol_are_switched(browser: Browser, demo: Path) -> None:
+    seen = opened(browser, demo)
+    accuracy = [number(text) for text in seen.column("fog") if text]
+    seen.page.get_by_role("button", name="error", exact=True).click()
+    assert [number(text) for text in seen.column("fog") if text] == pytest.approx(
+        [100 - v for v in accuracy], abs=0.011
+    )
+    seen.page.get_by_role("button", name="accuracy", exact=True).click()
+    seen.page.get_by_label("Protocol").select_option("online")
+    records = [
+        r for r in read_records(DEMO) if r["cell"]["corruption"] == "fog" and r["cell"]["method"] == "slr"
+    ]
+    plain = [
+        r
+        for r in records
+        if not r["cell"]["overrides"] and not r["cell"]["subset"] and r["cell"]["network"]["name"] == "demo"
+    ]
+    online = sum(100 * r["result"]["online"]["accuracy"] for r in plain) / len(plain)
+    shown = dict(zip(seen.column("method"), seen.column("fog"), strict=True))
+    assert number(shown["slr"]) == pytest.approx(online, abs=0.006)
+    seen.page.get_by_label("Network").select_option("demo-shot")
+    assert seen.column("method")[0] == "source"
+    seen.check()
+
+
+@needs_chromium
+def test_the_table_is_that_of_the_records_and_the_static_one_the_same(browser: Browser, demo: Path) -> None:
+    seen = opened(browser, demo)
+    live = seen.page.locator("#results-table tbody tr").all_inner_texts()
+    still = opened(browser, demo, java_script_enabled=False)
+    static = still.page.locator("#static table").first.locator("tbody tr").all_inner_texts()
+    assert [line.replace("+0.00", "0.00") for line in static] == live
+    assert still.page.locator("#claims").is_visible()
+    assert not still.page.locator("#charts-curves").is_visible()
+    assert still.page.locator("noscript").count() == 1
+
+
+@needs_chromium
+@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")])
+def test_every_chart_is_drawn_in_any_size_and_scheme(
+    browser: Browser, demo: Path, size: Any, scheme: str
+) -> None:
+    seen = opened(browser, demo, viewport=size, color_scheme=scheme)
+    scrolled(seen.page)
+    charts = seen.page.locator(".chart")
+    assert charts.count() == 8
+    assert seen.page.locator(".chart .plot.js-plotly-plot").count() == charts.count()
+    assert seen.page.locator(".chart", has_text="nothing was measured").count() == 0
+    assert seen.page.evaluate("document.documentElement.scrollWidth") == size["width"]  # only tables scroll
+    paper = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 26)")
+    seen.page.locator("#theme").click()
+    assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") != paper
+    seen.check()
+
+
+@needs_chromium
+def test_curves_are_those_of_the_records(browser: Browser, demo: Path) -> None:
+    seen = opened(browser, demo)
+    scrolled(seen.page)
+    lines = seen.page.evaluate(
+        "[...document.querySelectorAll('#kappa .plot')[0].data].map(line => [line.name, line.x, line.y])"
+    )
+    names = {name: dict(zip(x, y, strict=True)) for name, x, y in lines}
+    assert list(names["slr"]) == ["no L_div", "κ = 0", "κ = 0.5", "κ = 0.9", "κ = 0.99"]
+    records = [
+        r
+        for r in read_records(DEMO)
+        if r["cell"]["method"] == "slr" and r["cell"]["overrides"] == {"kappa": 0.5}
+    ]
+    mean = sum(100 * r["result"]["after_epoch"]["5"]["accuracy"] for r in records) / len(records)
+    assert names["slr"]["κ = 0.5"] == pytest.approx(mean, abs=1e-3)
+
+
+def hostile() -> list[Record]:
+    records = [
+        measured(m, a, network=HOSTILE, data=HOSTILE)
+        for m, a in (("source", 30.0), ("slr", 50.0), ("tent", 40.0))
+    ]
+    records += [measured("slr+it", 60.0, network=HOSTILE, data=HOSTILE, ssim=(0.5, 0.6)), failed(HOSTILE)]
+    records[3]["result"]["gallery"][0]["name"] = HOSTILE
+    for record in records[:4]:
+        record["spec"]["class_names"] = [f"{number}{HOSTILE}" for number in range(10)]
+    return [*records, unlabelled(HOSTILE, class_names=[f"{HOSTILE}{n}" for n in range(10)], file=HOSTILE)]
+
+
+class Tags(HTMLParser):
+    """The tags of a document."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.found.append(tag)
+
+
+def test_names_add_no_tag() -> None:
+    tame = json.loads(json.dumps(hostile()).replace(json.dumps(HOSTILE)[1:-1], "x"))
+    counts = []
+    for page in (build_page(hostile()), build_page(tame)):
+        tags = Tags()
+        tags.feed(page)
+        counts.append(tags.found)
+    assert counts[0] == counts[1]
+
+
+@needs_chromium
+def test_names_are_shown_as_text(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(build_page(hostile()), encoding="utf-8")
+    for size in (DESKTOP, PHONE):
+        seen = opened(browser, path, viewport=size)
+        scrolled(seen.page)
+        assert calm(HOSTILE) in seen.page.locator("h1").inner_text()
+        assert calm(HOSTILE) in seen.page.locator("#failures").inner_text()
+        assert calm(HOSTILE) in (seen.page.locator("#gallery img").first.get_attribute("alt") or "")
+        ticks = seen.page.locator("#closer .xaxislayer-above text").first.text_content() or ""
+        assert ticks.startswith('0<script>alert("1")<')
+        assert seen.page.evaluate("document.documentElement.scrollWidth") == size["width"]
+        seen.check()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """A page of 10,000 records, and the seconds it took."""
+    path = tmp_path_factory.mktemp("large") / "report.html"
+    records = many(10_000)
+    begun = time.perf_counter()
+    path.write_text(build_page(records), encoding="utf-8")
+    return path, time.perf_counter() - begun
+
+
+def test_a_page_of_ten_thousand_records_is_made_soon_and_small(large: tuple[Path, float]) -> None:
+    path, seconds = large
+    assert seconds < 20
+    assert path.stat().st_size < 15 * 2**20
+
+
+@needs_chromium
+def test_a_page_of_ten_thousand_records_can_soon_be_used(browser: Browser, large: tuple[Path, float]) -> None:
+    begun = time.perf_counter()
+    seen = opened(browser, large[0])
+    seen.page.get_by_role("button", name="fog", exact=True).click()
+    assert time.perf_counter() - begun < 3
+    assert seen.column("fog")[0]
+    seen.check()
+
+
+def test_an_adaptation_without_labels_has_a_page_too() -> None:
+    page = build_page([unlabelled()])
+    assert 'id="charts-unlabelled"' in page
+    assert 'id="results"' not in page
+    assert "acclimate adapt --model net" in page
+    assert "Caution: the predictions fall on few classes." in page

@@ -1,0 +1,318 @@
+"""Tables, sentences and the protocol say what the records say."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import shutil
+import statistics
+import subprocess
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from acclimate.bench import PRESETS
+from acclimate.bench.compare import judge
+from acclimate.cli import app
+from acclimate.errors import OptionError
+from acclimate.records import Record, read_records
+from acclimate.report.document import document, epoch_of
+from acclimate.report.formats import FORMATS
+from acclimate.report.gather import LAST, ONLINE, gather, slim
+from acclimate.report.glance import glance
+from acclimate.report.headline import headline_tables
+from acclimate.report.page_data import page_data
+from acclimate.report.protocol import cells_file, commands, facts_table, hyperparameters
+from acclimate.report.tables import Entry, Row, Table, bold_best
+from made_records import failed, measured, unlabelled
+
+ROOT = Path(__file__).parents[1]
+HOSTILE = """<script>alert("1")</script> '&amp; %_#{}$^~\\ κ 猫 ü ‮""" + "x" * 300
+
+
+def small() -> list[Record]:
+    """Two corruptions; SLR with two seeds; TENT lacks a corruption."""
+    return [
+        measured("source", 30.0),
+        measured("source", 40.0, corruption="snow"),
+        measured("tent", 45.0),
+        measured("slr", 50.0),
+        measured("slr", 54.0, seed=2021),
+        measured("slr", 38.0, corruption="snow"),
+        measured("slr", 36.0, corruption="snow", seed=2021),
+        measured("oracle", 90.0),
+        measured("oracle", 92.0, corruption="snow"),
+    ]
+
+
+def cells_of(table: Table) -> dict[str, dict[str, Any]]:
+    return {row.label: dict(zip(table.heads[1:], row.cells, strict=True)) for row in table.rows}
+
+
+def test_the_headline_has_means_over_seeds_and_gains_over_source() -> None:
+    (table,) = headline_tables(gather(small()))
+    found = cells_of(table)
+    assert table.heads == ("method", "mean", "gain", "snow", "fog")
+    assert (found["slr"]["fog"].value, found["slr"]["fog"].spread) == (
+        52.0,
+        pytest.approx(statistics.stdev([50, 54])),
+    )
+    assert found["slr"]["mean"].value == pytest.approx((52 + 37) / 2)
+    assert found["slr"]["mean"].spread == pytest.approx(statistics.stdev([(50 + 38) / 2, (54 + 36) / 2]))
+    assert found["slr"]["gain"].value == pytest.approx(44.5 - 35)
+    assert found["source"]["fog"].spread is None
+    assert found["tent"]["mean"] is None  # it lacks a corruption, so that its mean would be of other things
+    best = {(label, head) for label, row in found.items() for head, cell in row.items() if cell and cell.best}
+    assert best == {("source", "snow"), ("slr", "fog"), ("slr", "mean")}  # the true labels do not compete
+
+
+def test_other_passes_and_errors() -> None:
+    (online,) = headline_tables(gather(small()), epoch=ONLINE)
+    assert cells_of(online)["slr"]["fog"].value == 47.0
+    assert cells_of(online)["source"]["fog"].value == 30.0  # one pass stands for all
+    (second,) = headline_tables(gather(small()), epoch=2, error=True)
+    assert cells_of(second)["slr"]["fog"].value == pytest.approx(100 - 49)
+    assert cells_of(second)["slr"]["fog"].best
+    (beyond,) = headline_tables(gather(small()), epoch=9)
+    assert cells_of(beyond)["slr"]["fog"] is None
+    assert [epoch_of(name) for name in ("online", "after-epoch", "after-epoch-3")] == [ONLINE, LAST, 3]
+    with pytest.raises(OptionError, match="protocol must be online"):
+        epoch_of("after-epoch-0")
+
+
+def test_test_and_validation_corruptions_and_clean_data_have_tables_of_their_own() -> None:
+    records = [
+        *small(),
+        measured("slr", 60.0, corruption="spatter"),
+        measured("slr", 70.0, corruption=None, severity=None),
+    ]
+    tables = headline_tables(gather(records))
+    assert [table.keys["corruptions"] for table in tables] == ["test", "validation", ""]
+    assert tables[2].heads == ("method", "data")
+
+
+def test_nothing_is_averaged_over_protocols() -> None:
+    records = [*small(), measured("slr", 99.0, epochs=2), measured("slr", 98.0, overrides={"lr": 0.1})]
+    rows = {series.variant.label for series in gather(records).series}
+    assert {"slr (epochs 5)", "slr (epochs 2)", "slr, lr 0.1 (epochs 5)", "source"} <= rows
+    part = measured("slr", 10.0, subset={"classes": 0.5})
+    found = gather([*small(), part])
+    assert "slr on 0.5 of the classes" in {series.variant.label for series in found.series}
+    (table,) = headline_tables(found)
+    assert cells_of(table)["slr"]["fog"].value == 52.0
+
+
+def test_records_that_are_there_twice_or_do_not_belong_together_are_told_of() -> None:
+    again = measured("slr", 70.0)
+    found = gather([*small(), again])
+    assert any("more than once: 1;" in note for note in found.notes)
+    assert cells_of(headline_tables(found)[0])["slr"]["fog"].value == (70 + 54) / 2
+    other = measured("tent", 60.0, seed=3)
+    other["spec"]["weights"] = "another"
+    assert any("2 different weights are called net" in note for note in gather([*small(), other]).notes)
+
+
+def test_figures_that_look_the_same_are_equally_good() -> None:
+    rows = [Row(name, (Entry(value), None)) for name, value in (("a", 1.001), ("b", 1.004), ("c", 0.5))]
+    assert [row.cells[0].best for row in bold_best(rows)] == [True, True, False]  # type: ignore[union-attr]
+    assert [row.cells[0].best for row in bold_best(rows, lowest=True)] == [False, False, True]  # type: ignore[union-attr]
+    wide = [Row("a", (Entry(1.0), Entry(3.0), Entry(2.0)))]
+    marked = bold_best(wide, columns=[0, 2], along="rows")[0].cells
+    assert [cell.best for cell in marked] == [False, False, True]  # type: ignore[union-attr]
+
+
+def test_every_format_has_every_figure() -> None:
+    records = [*small(), unlabelled()]
+    found = {
+        row["row"] + " " + row["column"]: row for row in csv.DictReader(io.StringIO(document(records, "csv")))
+    }
+    assert float(found["slr fog"]["value"]) == 52.0
+    assert float(found["slr fog"]["std"]) == pytest.approx(8**0.5)
+    assert found["slr fog"]["network"] == "net"
+    assert float(found["net on photos predictions changed, %"]["value"]) == 25.0
+    tables = json.loads(document(records, "json"))
+    assert any(fact["row"] == "slr" and fact["value"] == 52.0 for fact in tables[0]["figures"])
+    assert "| **52.00** ± 2.83 |" in document(records, "markdown")
+    assert r"\textbf{52.00}$\pm$2.83" in document(records, "latex")
+
+
+def compiled(text: str, folder: Path) -> int:
+    """Pages of a document with these tables."""
+    packages = r"\usepackage[T1]{fontenc}\usepackage{booktabs,graphicx,xcolor}"
+    head = rf"\documentclass{{article}}{packages}\begin{{document}}"
+    (folder / "a.tex").write_text(f"{head}\n{text}\n\\end{{document}}\n", encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-1500:]
+    return (folder / "a.pdf").read_bytes().count(b"/Type /Page\n")
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_compiles_whatever_names_there_are(tmp_path: Path) -> None:
+    records = [*small(), measured("slr", 1.0, network=HOSTILE, data=HOSTILE), unlabelled(HOSTILE)]
+    compiled(document(records, "latex"), tmp_path)
+    assert (tmp_path / "a.pdf").stat().st_size > 10_000
+
+
+def test_markdown_shows_hostile_names_as_text() -> None:
+    text = document([measured("slr", 1.0, network=HOSTILE)], "markdown")
+    assert "<script>" not in text
+    assert r"\<script\>" in text
+
+
+def test_the_first_sentences_say_what_worked_and_what_did_not() -> None:
+    records = [*small(), measured("slr-div", 20.0, histogram=[991, *[1] * 9])]
+    told = {sentence.text: sentence.kind for sentence in glance(gather(records), judge(records))}
+    (best,) = [text for text in told if "is best" in text]
+    assert best.startswith("net on data: slr is best over 2 corruptions at severity 5, 44.50 ± 0.71 %")
+    assert best.endswith("against 35.00 % without adaptation (+9.50).")
+    assert told["slr loses to no adaptation on snow −3.00."] == "bad"
+    (fallen,) = [text for text in told if "collapsed" in text]
+    assert "slr-div on fog" in fallen
+    assert told[fallen] == "bad"
+    assert any(
+        text.startswith("Calibration error (ECE) 55.0 % without adaptation, 45.5 % with slr") for text in told
+    )
+
+
+def test_a_clean_loss_is_no_success() -> None:
+    records = [measured(m, a, corruption=None, severity=None) for m, a in (("source", 90.0), ("slr", 88.0))]
+    (first, *_) = glance(gather(records), [])
+    assert first.kind == "bad"
+    assert "which nothing beats" in first.text
+
+
+def test_an_adaptation_without_labels_is_told_of() -> None:
+    (first, *_) = glance(gather([unlabelled()]), [])
+    assert "250 predictions (25.0 %) changed, mean confidence 0.500 before and 0.750 after" in first.text
+    assert first.kind == "bad"  # there is a caution
+
+
+def test_the_command_is_that_of_the_preset_if_all_of_it_is_there(tmp_path: Path) -> None:
+    cells = list(PRESETS["demo"].cells())
+    assert commands(gather(_as_records(cells)))[0] == "acclimate bench demo --out results"
+    some = gather(_as_records(cells[:3]))
+    assert commands(some)[0] == "acclimate bench cells.jsonl.gz --out results"
+    packed = b64decode(cells_file(some).partition(",")[2])
+    assert len(gzip.decompress(packed).splitlines()) == 3
+    (tmp_path / "cells.jsonl.gz").write_bytes(packed)
+    result = CliRunner().invoke(app, ["bench", str(tmp_path / "cells.jsonl.gz"), "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert [line for line in result.output.splitlines() if "seed" in line] == [
+        cell.label for cell in cells[:3]
+    ]
+    adapt = commands(gather([unlabelled("my photos")]))
+    assert adapt[0].startswith(
+        "acclimate adapt --model net --data 'my photos.npz' --method slr+it --epochs 5"
+    )
+
+
+def _as_records(cells: list[Any]) -> list[Record]:
+    template = measured("slr", 50.0)
+    return [{**template, "cell": cell.model_dump(mode="json")} for cell in cells]
+
+
+def test_the_protocol_has_all_that_was_used() -> None:
+    facts = {row.label: row.cells[0] for row in facts_table(gather(small())).rows}
+    assert facts["seeds"] == "2020; 2021"
+    assert facts["networks"] == "net (weights w)"
+    assert facts["acclimate"] == "1, commit c0ffee"
+    table = hyperparameters(gather([*small(), measured("slr", 1.0, seed=4, overrides={"kappa": 0.5})]))
+    found = {row.label: dict(zip(table.heads[1:], row.cells, strict=True)) for row in table.rows}
+    assert found["slr (paper)"]["lr"] == "0.0006"
+    assert found["slr (paper)"]["freeze"] == "top"
+    assert "slr (paper) kappa=0.5" in found
+    assert "source (paper)" not in found
+
+
+def test_what_the_charts_are_drawn_from() -> None:
+    data = page_data(gather([*small(), unlabelled(class_names=list("abcdefghij"))]))
+    slr = next(s for s in data["series"] if data["rows"][s["r"]]["label"] == "slr" and s["s"] == [2020, 2021])
+    assert slr["a"] == {
+        "0": [33.0, 31.0],
+        **{str(e): [38.0 - 5 + e, 36.0 - 5 + e] for e in range(1, 6)},
+        "-1": [38.0, 36.0],
+    }
+    assert slr["bins"] == [[12, 50.0, 85.0, 37.0], [13, 50.0, 95.0, 37.0]]
+    assert slr["hist"] == [10.0] * 10
+    assert slr["steps"]["accuracy"] == [10.0, 20.0, 30.0]
+    assert slr["steps"]["class_entropy"] == pytest.approx([99.89, 95.54, 91.2], abs=0.01)
+    assert data["unlabelled"][0]["names"] == list("abcdefghij")
+
+
+def test_slim_records_give_the_same_report() -> None:
+    records = read_records(ROOT / "benchmarks/results/bench_imagenet.jsonl.gz")
+    whole = document(records, "json"), page_data(gather(records))
+    kept = [slim(record) for record in records]
+    assert (document(kept, "json"), page_data(gather(kept))) == whole
+    assert len(json.dumps(kept)) < 120_000
+
+
+def test_the_committed_records_give_the_committed_table() -> None:
+    """The report and the documents count by different code."""
+    records = read_records(ROOT / "benchmarks/results/bench_demo.jsonl.gz")
+    shown = (ROOT / "docs/results.md").read_text("utf-8")
+    table = next(
+        t
+        for t in headline_tables(gather(records))
+        if t.keys["network"] == "demo" and t.keys["corruptions"] == "test"
+    )
+    line = next(line for line in shown.splitlines() if line.startswith("| `slr+it` | "))
+    figures = line.split(" | ")[1:]
+    row = cells_of(table)["slr+it"]
+    assert figures[:15] == [f"{row[head].plain} ± {row[head].spread:.2f}" for head in table.heads[3:]]
+    assert figures[15] == row["mean"].plain
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "there is nothing at nowhere"),
+        (["r", "--format", "pdf"], "unknown format 'pdf': known are"),
+        (["r", "--out", "a.docx"], "does not say what it is to be"),
+        (["r", "--out", "no/a.html"], "there is no folder no"),
+        (["r", "--format", "csv", "--metric", "acuracy"], "did you mean 'accuracy'"),
+        (["r", "--format", "csv", "--protocol", "later"], "protocol must be online"),
+        (["bad.json"], "bad.json, line 1: no record"),
+    ],
+)
+def test_what_cannot_be_reported(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put(small(), tmp_path / "r")
+    Path("bad.json").write_text("{}")
+    result = CliRunner().invoke(app, ["report", *words])
+    assert result.exit_code == 2
+    assert message in result.output.replace("\n", " ")
+
+
+def put(records: list[Record], folder: Path) -> None:
+    folder.mkdir()
+    for number, record in enumerate(records):
+        (folder / f"{number}.json").write_text(json.dumps(record))
+
+
+def test_the_command_writes_what_the_name_says(tmp_path: Path) -> None:
+    put([*small(), failed("out of memory")], tmp_path / "r")
+    for name, kind in (("a.md", "markdown"), ("a.tex", "latex"), ("a.csv", "csv"), ("a.json", "json")):
+        assert (
+            CliRunner().invoke(app, ["report", str(tmp_path / "r"), "--out", str(tmp_path / name)]).exit_code
+            == 0
+        )
+        assert (tmp_path / name).read_text("utf-8") == document([*small()], kind)
+    said = CliRunner().invoke(app, ["report", str(tmp_path / "r"), "--format", "csv", "--metric", "error"])
+    assert "error" in said.output
+    assert FORMATS.keys() == {"markdown", "latex", "csv", "json"}
+
+
+def test_a_report_of_failures_only_says_so(tmp_path: Path) -> None:
+    put([failed("out of memory")], tmp_path / "r")
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "r"), "--format", "csv"])
+    assert result.exit_code == 2
+    assert "all cells failed" in result.output
