@@ -38,7 +38,7 @@ bench: $(READY) $(PEERS)/.ready
 
 docs: $(READY)
 	$(BIN)/python benchmarks/render.py
-	$(BIN)/pdoc --output-directory build/docs acclimate
+	$(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) $(PEERS) build dist .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

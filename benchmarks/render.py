@@ -7,13 +7,17 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import command_line
+import experiments
+import reference_tables
 from grid_tables import grid_sections, mean_and_spread
+from pages import DOCS, fill
 from records import RESULTS
 
 from acclimate.corruptions import CORRUPTIONS
 
 README = Path(__file__).parents[1] / "README.md"
-TARGET = Path(__file__).parents[1] / "docs" / "results.md"
+TARGET = DOCS / "results.md"
 HEAD = """# Results
 
 Rendered by `make docs` from the records in `benchmarks/results/`; do not edit.
@@ -198,14 +202,6 @@ def plain(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def fill(path: Path, mark: str, text: str) -> None:
-    """Put text between two comments of a page."""
-    before, _, rest = path.read_text().partition(f"<!-- {mark} -->\n")
-    _, end, after = rest.partition(f"<!-- /{mark} -->")
-    assert end, f"{path} has no place for {mark}"
-    path.write_text(f"{before}<!-- {mark} -->\n{text}\n{end}{after}")
-
-
 def names() -> str:
     lines = ["| name | kind | for | what |", "|---|---|---|---|"]
     lines += [
@@ -244,7 +240,7 @@ def _agreed(row: dict[str, Any]) -> str:
 
 
 def corruptions() -> None:
-    page = README.parent / "docs" / "corruptions.md"
+    page = DOCS / "corruptions.md"
     fill(page, "names", names())
     for mark, table in (("agreement", agreement), ("accuracy", None), ("speed", None), ("memory", None)):
         path = RESULTS / f"corruptions_{mark}.json"
@@ -261,8 +257,12 @@ def main() -> None:
             record = json.loads(path.read_text())
             parts.append(f"## {title}\n\n{text}\n\n{(table or plain)(record)}\n\n{protocol(record)}\n")
     TARGET.write_text("\n".join(parts))
-    fill(README, "demo", plain(json.loads((RESULTS / "demo.json").read_text())))
+    for page in (README, DOCS / "index.md"):
+        fill(page, "demo", plain(json.loads((RESULTS / "demo.json").read_text())))
     corruptions()
+    for module in (experiments, reference_tables, command_line):
+        for path, text in module.pages().items():
+            path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
