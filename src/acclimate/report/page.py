@@ -26,7 +26,10 @@ _FAILURES = 50  # that are listed
 
 
 def build_page(records: Sequence[Record]) -> str:
-    """A whole HTML document."""
+    """A whole HTML document of records of any grid or adaptation.
+
+    It holds all that it shows, plotly too, and its content security policy forbids it to ask for anything.
+    """
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # here: it takes a moment
 
     found = gather(records)
