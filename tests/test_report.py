@@ -23,11 +23,13 @@ from acclimate.errors import OptionError
 from acclimate.records import Record, read_records
 from acclimate.report.document import document, epoch_of
 from acclimate.report.formats import FORMATS
-from acclimate.report.gather import LAST, ONLINE, gather, slim
+from acclimate.report.gather import LAST, ONLINE, gather
 from acclimate.report.glance import glance
 from acclimate.report.headline import headline_tables
+from acclimate.report.page import build_page
 from acclimate.report.page_data import page_data
 from acclimate.report.protocol import cells_file, commands, facts_table, hyperparameters
+from acclimate.report.reading import slim
 from acclimate.report.tables import Entry, Row, Table, bold_best
 from made_records import failed, measured, unlabelled
 
@@ -79,7 +81,7 @@ def test_other_passes_and_errors() -> None:
     assert cells_of(second)["slr"]["fog"].value == pytest.approx(100 - 49)
     assert cells_of(second)["slr"]["fog"].best
     (beyond,) = headline_tables(gather(small()), epoch=9)
-    assert cells_of(beyond)["slr"]["fog"] is None
+    assert list(cells_of(beyond)) == ["source"]  # which is always the same
     assert [epoch_of(name) for name in ("online", "after-epoch", "after-epoch-3")] == [ONLINE, LAST, 3]
     with pytest.raises(OptionError, match="protocol must be online"):
         epoch_of("after-epoch-0")
@@ -93,7 +95,7 @@ def test_test_and_validation_corruptions_and_clean_data_have_tables_of_their_own
     ]
     tables = headline_tables(gather(records))
     assert [table.keys["corruptions"] for table in tables] == ["test", "validation", ""]
-    assert tables[2].heads == ("method", "data")
+    assert tables[2].heads == ("method", "gain", "accuracy")
 
 
 def test_nothing_is_averaged_over_protocols() -> None:
@@ -103,8 +105,10 @@ def test_nothing_is_averaged_over_protocols() -> None:
     part = measured("slr", 10.0, subset={"classes": 0.5})
     found = gather([*small(), part])
     assert "slr on 0.5 of the classes" in {series.variant.label for series in found.series}
-    (table,) = headline_tables(found)
+    table, parts = headline_tables(found)
     assert cells_of(table)["slr"]["fog"].value == 52.0
+    assert cells_of(parts)["slr on 0.5 of the classes"]["gain"].value == pytest.approx(10 - 30)
+    assert len(headline_tables(found, epoch=ONLINE)) == 1  # online, a part is measured on itself only
 
 
 def test_records_that_are_there_twice_or_do_not_belong_together_are_told_of() -> None:
@@ -114,7 +118,98 @@ def test_records_that_are_there_twice_or_do_not_belong_together_are_told_of() ->
     assert cells_of(headline_tables(found)[0])["slr"]["fog"].value == (70 + 54) / 2
     other = measured("tent", 60.0, seed=3)
     other["spec"]["weights"] = "another"
-    assert any("2 different weights are called net" in note for note in gather([*small(), other]).notes)
+    assert any("2 different weights are called net." in note for note in gather([*small(), other]).notes)
+
+
+@pytest.mark.parametrize(
+    ("method", "change"),
+    [
+        ("bn", {"cell": {"batch_size": 2}}),
+        ("slr", {"cell": {"batch_size": 2}}),
+        (
+            "source",
+            {"spec": {"options": {"normalize": [[0.5], [0.5]], "freeze": "auto", "statistics": "batch"}}},
+        ),
+        ("source", {"spec": {"images": 10}}),
+        ("source", {"spec": {"weights": "another"}}),
+        ("source", {"spec": {"data": "another"}}),
+    ],
+)
+@pytest.mark.parametrize("corruption", ["fog", None])
+def test_runs_that_differ_in_more_than_their_seed_are_not_one(
+    method: str, change: dict[str, dict[str, Any]], corruption: str | None
+) -> None:
+    severity = corruption and 5
+    one, other = (measured(method, value, corruption=corruption, severity=severity) for value in (90.0, 10.0))
+    for part, values in change.items():
+        other[part] |= values
+    found = [series.accuracies(LAST) for series in gather([one, other]).series]
+    assert sorted(value for runs in found for value in runs.values()) == [10.0, 90.0]
+    assert len(found) == 2
+
+
+def test_the_same_run_on_another_device_is_told_of() -> None:
+    found = gather([measured("slr", 90.0), measured("slr", 80.0, device="cuda")])
+    assert [list(series.accuracies(LAST).values()) for series in found.series] == [[80.0]]
+    assert any("device, threads" in note for note in found.notes)
+
+
+def test_different_experiments_are_not_held_against_the_paper() -> None:
+    where = {"network": "resnet50.IMAGENET1K_V1", "data": "imagenet-c"}
+    records = [
+        measured("slr", 50.0, **where),
+        measured("slr", 10.0, **where, images=10, batch_size=8, seed=1),
+    ]
+    text = document(records, "csv")
+    assert "are of different experiments" in text
+    assert "Published figures" not in text
+    text = document([measured("slr", 40.0, **where), measured("slr", 50.0, **where)], "csv")
+    rows = [row for row in csv.DictReader(io.StringIO(text)) if row["table"].startswith("Published")]
+    (found,) = [
+        r["value"] for r in rows if r["column"] == "measured" and (r["method"], r["epoch"]) == ("SLR", "5")
+    ][:1]
+    assert float(found) == 50.0  # the last of the two
+
+
+def test_variants_alone_are_results_too() -> None:
+    records = [measured("slr", 50.0 + kappa, overrides={"kappa": kappa}) for kappa in (0.0, 0.5)]
+    (table,) = headline_tables(gather(records))
+    assert cells_of(table)["slr, kappa 0.5"]["fog"].value == 50.5
+    assert "slr, kappa 0.5" in document(records, "csv")
+
+
+def test_visda_c_is_the_mean_over_classes_everywhere() -> None:
+    record = measured("slr", 90.0, data="visda-c", corruption=None, severity=None)
+    for values in (record["result"]["online"], *record["result"]["after_epoch"].values()):
+        values["per_class"] = [1.0, 0.0, *[None] * 8]
+    (table,) = headline_tables(gather([slim(record)]))
+    assert cells_of(table)["slr"]["accuracy"].value == 50.0
+    assert table.note == "Accuracy is the mean over classes."
+
+
+def test_records_of_python_and_odd_ones_can_be_reported() -> None:
+    """What `adapt_images` writes where it is not told what was asked for, and values that are no numbers."""
+    bare = unlabelled()
+    bare["cell"] = {"method": "slr+it", "epochs": 5, "batch_size": 64, "seed": 0}
+    bare["result"]["before"]["confidence"] = bare["result"]["before"]["bins"][13][1] = None
+    del bare["result"]["cautions"]
+    odd = measured("slr+it", 50.0, ssim=(0.5, 0.6))
+    odd["result"]["ssim"]["after"] = odd["result"]["gallery"][0]["clean"] = None
+    odd["result"]["steps"]["loss"][1] = None
+    foreign = measured("slr", 40.0)
+    foreign["cell"]["corruption"] = "rain"
+    records = [slim(record) for record in (bare, odd, foreign)]
+    page = build_page(records)
+    assert "a network on images" in page
+    assert "not a number before" in page
+    for kind in FORMATS:
+        assert "rain" in document(records, kind)
+
+
+def test_a_formula_in_a_name_is_not_one_in_a_table() -> None:
+    text = document([measured("slr", 50.0, network='=HYPERLINK("x")')], "csv")
+    (row, *_) = csv.DictReader(io.StringIO(text))
+    assert row["network"].startswith("'=")
 
 
 def test_figures_that_look_the_same_are_equally_good() -> None:
@@ -278,6 +373,8 @@ def test_the_committed_records_give_the_committed_table() -> None:
         (["r", "--out", "no/a.html"], "there is no folder no"),
         (["r", "--format", "csv", "--metric", "acuracy"], "did you mean 'accuracy'"),
         (["r", "--format", "csv", "--protocol", "later"], "protocol must be online"),
+        (["r", "--metric", "error"], "the page has switches for both"),
+        (["r", "--format", "csv", "--out", "a.html"], "--format says csv, and a.html says html"),
         (["bad.json"], "bad.json, line 1: no record"),
     ],
 )
@@ -307,7 +404,8 @@ def test_the_command_writes_what_the_name_says(tmp_path: Path) -> None:
         )
         assert (tmp_path / name).read_text("utf-8") == document([*small()], kind)
     said = CliRunner().invoke(app, ["report", str(tmp_path / "r"), "--format", "csv", "--metric", "error"])
-    assert "error" in said.output
+    assert said.exit_code == 0
+    assert said.output == document([*small()], "csv", error=True)
     assert FORMATS.keys() == {"markdown", "latex", "csv", "json"}
 
 

@@ -5,17 +5,16 @@ Judged on means over corruptions, over what all sides of a comparison have measu
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from acclimate.bench.presets import FRACTIONS
-from acclimate.bench.scores import COLLAPSED, Figure, by_corruption, common, evenness
+from acclimate.bench.scores import COLLAPSED, Figure, by_corruption, class_mean, common, evenness
 from acclimate.corruptions import VALIDATION_NAMES
 
-__all__ = ["CLAIMS", "Judged", "class_mean"]
+__all__ = ["CLAIMS", "Judged"]
 
 Judged = tuple[bool, str] | None
 ROBUST: Final = "deepaugment_and_augmix"
@@ -229,19 +228,17 @@ def _parity(found: Sequence[Figure]) -> Judged:
     return max(abs(hlr - plus), abs(slr - plus)) < _EVEN, _shown(**{"TENT+": plus}, HLR=hlr, SLR=slr)
 
 
+def _class_mean(figure: Figure) -> float:
+    return 100 * class_mean(figure.values)
+
+
 def _visda(found: Sequence[Figure]) -> Judged:
     own = [figure for figure in found if figure.data == "visda-c"]
-    means = common(*(by_corruption(own, method, of=class_mean) for method in ("source", "tent+", "slr")))
+    means = common(*(by_corruption(own, method, of=_class_mean) for method in ("source", "tent+", "slr")))
     if means is None:
         return None
     source, plus, slr = means
     return slr > plus > source, _shown(source=source, **{"TENT+": plus}, SLR=slr)
-
-
-def class_mean(figure: Figure) -> float:
-    """Accuracy as VisDA-C reports it: the mean over classes."""
-    known = [value for value in figure.values["per_class"] if value is not None]
-    return 100 * math.fsum(known) / len(known)
 
 
 _IT: Final = (

@@ -10,8 +10,8 @@ from functools import cache
 from importlib import resources
 from typing import Final, NamedTuple
 
-from acclimate.bench.claims import CLAIMS, class_mean
-from acclimate.bench.scores import FIXED, Figure, check_one_protocol, figures
+from acclimate.bench.claims import CLAIMS
+from acclimate.bench.scores import FIXED, Figure, check_one_protocol, class_mean, figures
 from acclimate.records import Record
 
 __all__ = ["CLAIMS", "Difference", "Verdict", "against_published", "judge"]
@@ -76,8 +76,10 @@ def against_published(records: Sequence[Record]) -> list[Difference]:
 
     The same weights and hyperparameters; how many images there were is not asked.
     """
+    found = figures(records)
+    check_one_protocol(found)
     measured: dict[_Experiment, list[Figure]] = {}
-    for figure in figures(records):
+    for figure in found:
         if figure.plain and figure.data in ("imagenet-c", "visda-c"):
             measured.setdefault(_experiment_of(figure), []).append(figure)
     differences = []
@@ -100,7 +102,7 @@ def against_published(records: Sequence[Record]) -> list[Difference]:
 def _value(figure: Figure, name: str) -> float | None:
     if name in ("SSIM", "SSIM+IT"):
         return None if figure.ssim is None else figure.ssim[name == "SSIM+IT"]
-    return class_mean(figure) if figure.data == "visda-c" else figure.accuracy
+    return 100 * class_mean(figure.values) if figure.data == "visda-c" else figure.accuracy
 
 
 class _Experiment(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ __all__ = [
     "Side",
     "by_corruption",
     "check_one_protocol",
+    "class_mean",
     "common",
     "evenness",
     "figures",
@@ -115,18 +116,28 @@ def _shared(record: Record) -> dict[str, Any]:
 
 def check_one_protocol(found: Sequence[Figure]) -> None:
     """Figures of different protocols have no common mean: an error that says what differs."""
-    kinds: dict[tuple[str, str, str, int], set[str]] = {}
+    kinds: dict[tuple[str, str, str, int, str], set[str]] = {}
     for figure in found:
-        if figure.plain and figure.method not in FIXED:
-            told = f"{figure.images:,} images, {figure.epochs} epochs of batches of {figure.batch_size}"
+        if figure.plain:
             where = (figure.network, figure.data, figure.corruption, figure.severity)
-            kinds.setdefault(where, set()).add(f"{told}, setting {figure.setting!r}")
+            group = figure.method if figure.method in FIXED else "what learns"
+            kinds.setdefault((*where, group), set()).add(_protocol(figure))
     for (network, data, *_), ways in kinds.items():
         if len(ways) > 1:
             raise InputError(
                 f"the records of {network} on {data} are of different experiments "
                 f"({'; '.join(sorted(ways))}): compare them apart"
             )
+
+
+def _protocol(figure: Figure) -> str:
+    """What has to be the same for a common mean; what learns nothing has no epochs, the source no batches."""
+    told = f"{figure.images:,} images"
+    if figure.method != "source":
+        told += f", batches of {figure.batch_size}"
+    if figure.method not in FIXED:
+        told += f", {figure.epochs} epochs, setting {figure.setting!r}"
+    return told
 
 
 def by_corruption(
@@ -165,14 +176,26 @@ def common(*sides: Side) -> list[float] | None:
     return [statistics.fmean(values) for values in means] if means and means[0] else None
 
 
-def evenness(histogram: Sequence[int]) -> float:
-    """Entropy of the predicted classes, as a share of its largest value.
+def class_mean(values: Mapping[str, Any]) -> float:
+    """Accuracy as VisDA-C reports it: the mean over the classes that there are, as a share.
 
-    >>> evenness([5, 5, 5, 5]), evenness([20, 0, 0, 0])
-    (1.0, 0.0)
+    >>> class_mean({"per_class": [1.0, 0.5, None]})
+    0.75
     """
-    if len(histogram) < 2:
-        return 1.0
+    known = [value for value in values["per_class"] if value is not None]
+    return math.fsum(known) / len(known)
+
+
+def evenness(histogram: Sequence[int]) -> float:
+    """Entropy of the predicted classes, as a share of the largest that so many images can have.
+
+    >>> evenness([5, 5, 5, 5]), evenness([20, 0, 0, 0]), evenness([1, 1, 0, 0])
+    (1.0, 0.0, 1.0)
+    """
     counts = np.asarray(histogram, dtype=np.float64)
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum() / math.log(len(histogram))) + 0.0
+    total = counts.sum()
+    most = min(len(counts), math.floor(total) if total >= 1 else len(counts))
+    if most < 2:
+        return 1.0
+    shares = counts[counts > 0] / total
+    return float(-(shares * np.log(shares)).sum() / math.log(most)) + 0.0

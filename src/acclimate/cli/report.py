@@ -14,8 +14,8 @@ from acclimate.files import check_writable, whole_file
 from acclimate.records import read_records
 from acclimate.report.document import METRICS, document, epoch_of
 from acclimate.report.formats import FORMATS
-from acclimate.report.gather import slim
 from acclimate.report.page import build_page
+from acclimate.report.reading import slim
 
 __all__ = ["report"]
 
@@ -39,17 +39,27 @@ def report(
             show_default="as --out ends, or html",
         ),
     ] = None,
-    metric: Annotated[str, typer.Option(metavar="NAME", help="Of tables: accuracy or error.")] = "accuracy",
+    metric: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of tables: accuracy or error.", show_default="accuracy"),
+    ] = None,
     protocol: Annotated[
-        str, typer.Option(metavar="NAME", help="Of tables: after-epoch, after-epoch-N or online.")
-    ] = "after-epoch",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of tables: after-epoch, after-epoch-N or online.",
+            show_default="after-epoch",
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Show records of a grid or of an adaptation: a page to look at, or tables for a paper."""
     with errors_as_messages(debug):
         chosen = _format(kind, out)
-        epoch = epoch_of(protocol)
-        if metric not in METRICS:
+        if chosen == "html" and (metric or protocol):
+            raise OptionError("--metric and --protocol are for tables: the page has switches for both")
+        epoch = epoch_of(protocol or "after-epoch")
+        if metric is not None and metric not in METRICS:
             raise OptionError(unknown("metric", metric, METRICS))
         if out is None and chosen == "html":
             out = Path("report.html")
@@ -60,7 +70,7 @@ def report(
         else:
             text = document(records, chosen, epoch=epoch, error=metric == "error")
         if out is None:
-            print(text, end="")
+            print(text.encode(errors="backslashreplace").decode(), end="")
             return
         with whole_file(out) as part:
             part.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -70,14 +80,13 @@ def report(
 
 
 def _format(kind: str | None, out: Path | None) -> str:
-    """As the option says, or as the name of the file ends."""
-    if kind is None and out is not None:
-        if out.suffix.lower() not in _SUFFIXES:
-            raise OptionError(
-                f"{out} does not say what it is to be: end it in .html, .md, .tex, .csv or .json"
-            )
-        return _SUFFIXES[out.suffix.lower()]
+    """As the option says, or as the name of the file ends; both must not say different things."""
     known = ("html", *FORMATS)
     if kind is not None and kind not in known:
         raise OptionError(unknown("format", kind, known))
-    return kind or "html"
+    said = None if out is None else _SUFFIXES.get(out.suffix.lower())
+    if kind is None and out is not None and said is None:
+        raise OptionError(f"{out} does not say what it is to be: end it in .html, .md, .tex, .csv or .json")
+    if kind is not None and said is not None and kind != said:
+        raise OptionError(f"--format says {kind}, and {out} says {said}: give one of them")
+    return kind or said or "html"

@@ -53,7 +53,8 @@ def figure_3(found: Gathered, choice: Choice = ANY) -> Figure:
 
 def _partial(series: Series) -> bool:
     variant = series.variant
-    return not variant.changes and (variant.classes < 1) != (variant.samples < 1)
+    part = (variant.classes < 1) != (variant.samples < 1)
+    return bool(series.place.corruption) and not variant.changes and part
 
 
 def _width(columns: int) -> float:
@@ -129,7 +130,9 @@ def _kappas(own: Selected, method: str, corruption: str) -> Curve:
             found.setdefault(_WITHOUT, []).append(series)
         elif series.variant.method == method and (series.variant.plain or _varied(series)):
             found.setdefault(_kappa(series), []).append(series)
-    return _curve({kappa: next(iter(unique(many).values())) for kappa, many in found.items()})
+    # of the method's own κ, given or not, the run that has no other name for it
+    kept = {kappa: [s for s in many if s.variant.plain] or many for kappa, many in found.items()}
+    return _curve({kappa: next(iter(unique(many).values())) for kappa, many in kept.items()})
 
 
 def _kappa(series: Series) -> float:
@@ -181,7 +184,7 @@ def _line(
 
 def _ordered(names: Iterable[str]) -> list[str]:
     there = set(names)
-    return [name for name in CORRUPTIONS if name in there]
+    return [*(name for name in CORRUPTIONS if name in there), *sorted(there - set(CORRUPTIONS))]
 
 
 def _legend(figure: Figure) -> None:

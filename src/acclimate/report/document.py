@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from acclimate.bench.compare import Difference, Verdict, against_published, judge
 from acclimate.errors import InputError, OptionError
 from acclimate.records import Record
 from acclimate.report.formats import FORMATS
-from acclimate.report.gather import LAST, ONLINE, gather, network_of, spoken
-from acclimate.report.headline import headline_tables
+from acclimate.report.gather import LAST, ONLINE, Gathered, gather
+from acclimate.report.headline import headline_tables, pass_name
+from acclimate.report.reading import data_of, network_of, spoken
 from acclimate.report.tables import Entry, Row, Table
 
-__all__ = [
-    "METRICS",
-    "adaptations_table",
-    "claims_table",
-    "document",
-    "epoch_of",
-    "judged",
-    "published_tables",
-]
+__all__ = ["METRICS", "AgainstPaper", "adaptations_table", "against_paper", "document", "epoch_of"]
 
 METRICS: Final = ("accuracy", "error")
 
@@ -38,33 +32,51 @@ def epoch_of(protocol: str) -> int:
 def document(records: Sequence[Record], kind: str, *, epoch: int = LAST, error: bool = False) -> str:
     """In one of `FORMATS`."""
     found = gather(records)
-    verdicts, _ = judged(records)
-    tables = [
-        *headline_tables(found, epoch=epoch, error=error),
-        *([adaptations_table(found.unlabelled)] if found.unlabelled else []),
-        *published_tables(against_published(records)),
-        *([claims_table(verdicts)] if any(verdict.holds is not None for verdict in verdicts) else []),
-    ]
+    tables = headline_tables(found, epoch=epoch, error=error)
+    if found.series and not tables:
+        raise InputError(f"nothing was measured {pass_name(epoch)}: choose another protocol")
+    if found.unlabelled:
+        tables.append(adaptations_table(found.unlabelled))
     if not tables:
         raise InputError("none of the records has a result: all cells failed")
-    return FORMATS[kind](tables)
+    return FORMATS[kind]([*tables, *against_paper(found).tables])
 
 
-def judged(records: Sequence[Record]) -> tuple[list[Verdict], str]:
-    """Claims; where records of different experiments cannot be judged together, why."""
+@dataclass(frozen=True)
+class AgainstPaper:
+    """Records held against the paper."""
+
+    verdicts: list[Verdict]
+    differences: list[Difference]
+    caution: str = ""
+    """Why they were not, where they are of experiments that have no common figures."""
+
+    @property
+    def tables(self) -> list[Table]:
+        found = _published_tables(self.differences)
+        if any(verdict.holds is not None for verdict in self.verdicts):
+            found.append(_claims_table(self.verdicts))
+        if self.caution:
+            row = Row("not compared", (self.caution,))
+            found.append(Table("Against the paper", ("", "why"), (row,)))
+        return found
+
+
+def against_paper(found: Gathered) -> AgainstPaper:
+    """Figure by figure and claim by claim, of each record once."""
     try:
-        return judge(records), ""
+        return AgainstPaper(judge(found.records), against_published(found.records))
     except InputError as error:
-        return [], str(error)
+        return AgainstPaper([], [], str(error))
 
 
-def claims_table(verdicts: Sequence[Verdict]) -> Table:
+def _claims_table(verdicts: Sequence[Verdict]) -> Table:
     rows = tuple(Row(verdict.claim, (verdict.word, verdict.figures)) for verdict in verdicts)
     heads = ("claim of the paper", "holds here", "figures: accuracy in %, means over corruptions and seeds")
     return Table("Claim by claim", heads, rows)
 
 
-def published_tables(differences: Sequence[Difference]) -> list[Table]:
+def _published_tables(differences: Sequence[Difference]) -> list[Table]:
     """Measured and published side by side, a table for each of the paper's."""
     heads = ("corruption", "method", "epoch", "published", "measured", "difference")
     return [
@@ -81,7 +93,9 @@ def _published_row(item: Difference) -> Row:
     digits = 3 if item.published < 1 else 2
     entries = [Entry(value, digits=digits) for value in (item.published, item.measured)]
     change = Entry(item.measured - item.published, digits=digits, sign=True)
-    return Row(spoken(item.corruption) or "all", (item.method, str(item.epoch), *entries, change))
+    where = spoken(item.corruption) or "all"
+    keys = {"method": item.method, "epoch": item.epoch}
+    return Row(where, (item.method, str(item.epoch), *entries, change), keys=keys)
 
 
 def adaptations_table(records: Sequence[Record]) -> Table:
@@ -97,12 +111,13 @@ def _adaptation(record: Record) -> Row:
     result, images = record["result"], record["spec"]["images"]
     sides = (result["before"], result["after_epoch"][max(result["after_epoch"], key=int)])
     return Row(
-        f"{network_of(record)} on {record['cell']['data']['name']}",
+        f"{network_of(record)} on {data_of(record)}",
         (
             record["cell"]["method"],
             Entry(images, digits=0),
             Entry(100 * result["changed"] / images, digits=1),
-            *(Entry(side["confidence"], digits=3) for side in sides),
+            *(None if side["confidence"] is None else Entry(side["confidence"], digits=3) for side in sides),
             *(Entry(sum(count > 0 for count in side["histogram"]), digits=0) for side in sides),
         ),
+        keys={"method": record["cell"]["method"], "seed": record["cell"]["seed"]},
     )

@@ -24,6 +24,7 @@ from acclimate.report.drawn_table import draw_table
 from acclimate.report.formats import FORMATS
 from acclimate.report.gather import Gathered, gather
 from acclimate.report.losses import losses_figure
+from acclimate.report.reading import slim
 from acclimate.report.style import save_figure
 from acclimate.report.tables import Table
 
@@ -93,13 +94,13 @@ def save(made: Made, path: Path) -> None:
     if isinstance(made, Image.Image):
         made.save(path)
     elif isinstance(made, Table) and suffix in _TEXTS:
-        path.write_text(FORMATS[_TEXTS[suffix]]([made]), encoding="utf-8")
+        path.write_text(FORMATS[_TEXTS[suffix]]([made]), encoding="utf-8", errors="backslashreplace")
     else:
         save_figure(draw_table(made) if isinstance(made, Table) else made, path)
 
 
 def _of_records(make: Callable[[Gathered, Choice], Made]) -> Callable[[Request], Made]:
-    return lambda request: make(gather(read_records(*request.sources)), request.choice)
+    return lambda request: make(gather(read_records(*request.sources, keep=slim)), request.choice)
 
 
 def _figure(summary: str, make: Callable[[Gathered, Choice], Figure]) -> Kind:

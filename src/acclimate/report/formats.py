@@ -183,12 +183,22 @@ def _csv_document(tables: Sequence[Table]) -> str:
     """One line a figure; columns that only some tables have are empty for the others."""
     lines = [fact for table in tables for fact in facts(table)]
     keys = dict.fromkeys(key for table in tables for key in table.keys)
+    keys |= dict.fromkeys(key for table in tables for row in table.rows for key in row.keys)
     columns = ["table", *keys, "section", "row", "column", "value", "std", "best"]
     written = io.StringIO()
     writer = csv.DictWriter(written, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({key: _unarmed(value) for key, value in line.items()} for line in lines)
     return written.getvalue()
+
+
+def _unarmed(value: object) -> object:
+    """Programs that show tables take a text that begins so for a formula, and run it."""
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        else value
+    )
 
 
 def _json_document(tables: Sequence[Table]) -> str:

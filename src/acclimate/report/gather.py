@@ -10,24 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from acclimate.bench.scores import FIXED
-from acclimate.bench.spec import ORACLE, Network
+from acclimate.bench.scores import FIXED, class_mean
+from acclimate.bench.spec import ORACLE
 from acclimate.corruptions import CORRUPTIONS
 from acclimate.methods import METHODS
 from acclimate.records import Record
+from acclimate.report.reading import by_class, data_of, is_modified, learns, network_of, shift_of
 
-__all__ = [
-    "LAST",
-    "ONLINE",
-    "Gathered",
-    "Place",
-    "Series",
-    "Variant",
-    "gather",
-    "network_of",
-    "slim",
-    "spoken",
-]
+__all__ = ["LAST", "ONLINE", "Gathered", "Place", "Series", "Variant", "gather"]
 
 ONLINE: Final = 0
 LAST: Final = -1
@@ -94,13 +84,21 @@ class Series:
     runs: dict[int, Record] = field(default_factory=dict)
 
     def evaluations(self, epoch: int) -> dict[int, dict[str, Any]]:
-        """What was measured after an epoch, or online, by seed; what learns nothing is the same always."""
+        """What was measured after an epoch, or online, by seed; what learns nothing is the same always.
+
+        Online, who adapts to a part is measured on that part: no figure to put beside the others.
+        """
+        if epoch == ONLINE and not self.variant.whole:
+            return {}
         found = {seed: _evaluation(run["result"], epoch, self.fixed) for seed, run in self.runs.items()}
         return {seed: values for seed, values in found.items() if values is not None}
 
     def accuracies(self, epoch: int) -> dict[int, float]:
-        """In %, by seed."""
-        return {seed: 100 * values["accuracy"] for seed, values in self.evaluations(epoch).items()}
+        """In %, by seed; of VisDA-C the mean over classes, as it is reported."""
+        found = self.evaluations(epoch).items()
+        if by_class(next(iter(self.runs.values()))):
+            return {seed: 100 * class_mean(values) for seed, values in found}
+        return {seed: 100 * values["accuracy"] for seed, values in found}
 
     @property
     def fixed(self) -> bool:
@@ -108,9 +106,8 @@ class Series:
 
     @property
     def epochs(self) -> list[int]:
-        """After which all runs were measured."""
-        each = [{int(epoch) for epoch in run["result"]["after_epoch"]} for run in self.runs.values()]
-        return sorted(set.intersection(*each)) if each else []
+        """After which runs were measured."""
+        return sorted({int(epoch) for run in self.runs.values() for epoch in run["result"]["after_epoch"]})
 
 
 def _evaluation(result: Mapping[str, Any], epoch: int, fixed: bool) -> dict[str, Any] | None:
@@ -129,6 +126,8 @@ class Gathered:
     unlabelled: list[Record]
     """Adaptations to images without labels."""
     failed: list[Record]
+    records: list[Record]
+    """All of these, each once."""
     notes: list[str]
     """What a reader should know of the records themselves."""
 
@@ -140,131 +139,115 @@ class Gathered:
     def corruptions(self) -> list[str]:
         """In the order of their table."""
         there = {series.place.corruption for series in self.series} - {""}
-        return [name for name in CORRUPTIONS if name in there]
+        return [*(name for name in CORRUPTIONS if name in there), *sorted(there - set(CORRUPTIONS))]
 
 
 def gather(records: Iterable[Record]) -> Gathered:
     """Sort records; of those that are there twice the last one counts."""
-    all_records = list(records)
-    unique = {json.dumps(record["cell"], sort_keys=True): record for record in all_records}
+    everything = list(records)
+    unique = list({_identity(record): record for record in everything}.values())
     notes = []
-    if twice := len(all_records) - len(unique):
+    if twice := len(everything) - len(unique):
         notes.append(f"Records that are there more than once: {twice:,}; the last of each counts.")
-    measured = [record for record in unique.values() if "online" in record.get("result", {})]
-    notes += _different(measured)
-    protocols = _protocols(measured)
-    images = _image_counts(measured)
+    measured = [record for record in unique if "online" in record.get("result", {})]
+    names = _Names(measured)
     series: dict[tuple[Place, Variant], Series] = {}
+    taken = 0
     for record in measured:
-        place = _place(record, images)
-        variant = _variant(record, protocols)
-        own = series.setdefault((place, variant), Series(place, variant, _modified(record)))
+        place, variant = names.place(record), names.variant(record)
+        own = series.setdefault((place, variant), Series(place, variant, is_modified(record)))
+        taken += record["cell"]["seed"] in own.runs
         own.runs[record["cell"]["seed"]] = record
+    if taken:
+        notes.append(f"Runs that differ in device, threads or evaluations only: {taken:,}; the last counts.")
     order = {name: number for number, name in enumerate(CORRUPTIONS)}
     ranked = sorted(series.values(), key=lambda s: (s.variant.rank, order.get(s.place.corruption, -1)))
     return Gathered(
         series=ranked,
-        unlabelled=[record for record in unique.values() if "before" in record.get("result", {})],
-        failed=[record for record in unique.values() if "error" in record],
-        notes=notes,
+        unlabelled=[record for record in unique if "before" in record.get("result", {})],
+        failed=[record for record in unique if "error" in record],
+        records=unique,
+        notes=[*notes, *names.notes],
     )
 
 
-def slim(record: Record) -> Record:
-    """A record less what no report shows: for many classes that is most of it."""
-    result = record.get("result", {})
-    after = result.get("after_epoch", {})
-    last = max(after, key=int, default="")
-    for epoch, values in {**after, "online": result.get("online", {})}.items():
-        if record["cell"]["data"]["name"] != "visda-c":  # whose accuracy is the mean over classes
-            values.pop("per_class", None)
-        if epoch != last:
-            for name in ("histogram", "bins"):
-                values.pop(name, None)
-    return record
+def _identity(record: Record) -> str:
+    """What was asked for, and of what: the same cell on other images is another record."""
+    spec = record.get("spec", {})
+    found = [spec.get(name) for name in ("weights", "data", "images")]
+    return json.dumps([record["cell"], *found, spec.get("options", {}).get("normalize")], sort_keys=True)
 
 
-def _different(records: Sequence[Record]) -> list[str]:
-    """Names that stand for several weights or images are told of: their figures do not belong together."""
-    found: dict[tuple[str, ...], set[str]] = {}
-    for record in records:
-        cell, spec = record["cell"], record["spec"]
-        network, data = network_of(record), cell["data"]["name"]
-        found.setdefault(("weights", network), set()).add(spec["weights"])
-        shift = f"{data} {cell['corruption'] or ''} {cell['severity'] or ''} {spec['images']}".strip()
-        found.setdefault(("images", shift), set()).add(spec["data"])
-    return [
-        f"{len(digests)} different {what} are called {name}: their figures do not belong together."
-        for (what, name), digests in found.items()
-        if len(digests) > 1
-    ]
+class _Names:
+    """What records are called, so that no two that differ in more than their seed are called the same.
 
+    What all records of a network on the same data have in common is left out of the names.
+    """
 
-def network_of(record: Record) -> str:
-    """What tells a network from others."""
-    return Network(**record["cell"]["network"]).title
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._seen: dict[tuple[str, ...], set[str]] = {}
+        for record in records:
+            for key, value in {
+                **self._network(record),
+                **self._data(record),
+                **self._protocol(record),
+            }.items():
+                self._seen.setdefault(key, set()).add(value)
 
+    @staticmethod
+    def _network(record: Record) -> dict[tuple[str, ...], str]:
+        network, spec = network_of(record), record["spec"]
+        return {
+            ("weights", network): f"weights {spec.get('weights')}",
+            ("normalised", network): f"normalised by {json.dumps(spec.get('options', {}).get('normalize'))}",
+        }
 
-def _modified(record: Record) -> bool:
-    """Whether the network has SHOT's head; early records do not say so but by its name."""
-    return bool(record["spec"].get("modified", network_of(record).endswith("-shot")))
+    @staticmethod
+    def _data(record: Record) -> dict[tuple[str, ...], str]:
+        spec = record["spec"]
+        count = f"{spec['images']:,} images"
+        where = ("fingerprint", shift_of(record), count)
+        return {("images", data_of(record)): count, where: f"fingerprint {spec.get('data')}"}
 
+    @staticmethod
+    def _protocol(record: Record) -> dict[tuple[str, ...], str]:
+        """What decides a run besides its method; batches decide the statistics of all but the source."""
+        cell, network, data = record["cell"], network_of(record), data_of(record)
+        found: dict[tuple[str, ...], str] = {}
+        if learns(record):
+            found["setting", network, data] = f"setting {record['spec']['setting']}"
+            found["epochs", network, data] = f"epochs {cell['epochs']}"
+        if cell["method"] != "source":
+            found["batch", network, data] = f"batch size {cell['batch_size']}"
+        return found
 
-def _learns(record: Record) -> bool:
-    return record["cell"]["method"] not in FIXED
+    def _telling(self, facts: Mapping[tuple[str, ...], str]) -> list[str]:
+        return [value for key, value in facts.items() if len(self._seen[key]) > 1]
 
+    def place(self, record: Record) -> Place:
+        cell = record["cell"]
+        network = ", ".join([network_of(record), *self._telling(self._network(record))])
+        data = ", ".join([data_of(record), *self._telling(self._data(record))])
+        return Place(network, data, cell["corruption"] or "", cell["severity"] or 0)
 
-def _protocols(records: Iterable[Record]) -> dict[tuple[str, str], dict[str, set[Any]]]:
-    """Settings, epochs and batch sizes with which each network learned on each data."""
-    found: dict[tuple[str, str], dict[str, set[Any]]] = {}
-    for record in filter(_learns, records):
-        own = found.setdefault((network_of(record), record["cell"]["data"]["name"]), {})
-        for name, value in _protocol(record).items():
-            own.setdefault(name, set()).add(value)
-    return found
+    def variant(self, record: Record) -> Variant:
+        cell = record["cell"]
+        subset = cell.get("subset") or {}
+        changes = (cell.get("overrides") or {}).items()
+        return Variant(
+            method=cell["method"],
+            changes=tuple((name, str(value)) for name, value in sorted(changes)),
+            classes=subset.get("classes") or 1.0,
+            samples=subset.get("samples") or 1.0,
+            protocol=", ".join(self._telling(self._protocol(record))),
+        )
 
-
-def _protocol(record: Record) -> dict[str, Any]:
-    cell = record["cell"]
-    return {
-        "setting": record["spec"]["setting"],
-        "epochs": cell["epochs"],
-        "batch size": cell["batch_size"],
-    }
-
-
-def _image_counts(records: Iterable[Record]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
-    for record in records:
-        found.setdefault(record["cell"]["data"]["name"], set()).add(record["spec"]["images"])
-    return found
-
-
-def _place(record: Record, images: Mapping[str, set[int]]) -> Place:
-    cell = record["cell"]
-    name = cell["data"]["name"]
-    many = len(images[name]) > 1 and cell["corruption"] is not None
-    data = f"{name}, {record['spec']['images']:,} images" if many else name
-    return Place(network_of(record), data, cell["corruption"] or "", cell["severity"] or 0)
-
-
-def _variant(record: Record, protocols: Mapping[tuple[str, str], Mapping[str, set[Any]]]) -> Variant:
-    cell = record["cell"]
-    subset = cell.get("subset") or {}
-    said = ""
-    if _learns(record):
-        seen = protocols[network_of(record), cell["data"]["name"]]
-        own = _protocol(record)
-        said = ", ".join(f"{name} {value}" for name, value in own.items() if len(seen[name]) > 1)
-    return Variant(
-        method=cell["method"],
-        changes=tuple((name, str(value)) for name, value in sorted((cell.get("overrides") or {}).items())),
-        classes=subset.get("classes") or 1.0,
-        samples=subset.get("samples") or 1.0,
-        protocol=said,
-    )
-
-
-def spoken(name: str) -> str:
-    """A name of the tables as people say it."""
-    return name.replace("_", " ")
+    @property
+    def notes(self) -> list[str]:
+        """Names that stand for several weights or images are told of: most often that is a mistake."""
+        what = {"weights": "weights", "fingerprint": "sets of images"}
+        return [
+            f"{len(values)} different {what[kind]} are called {name}."
+            for (kind, name, *_), values in self._seen.items()
+            if kind in what and len(values) > 1
+        ]

@@ -11,8 +11,9 @@ from acclimate.bench.scores import COLLAPSED, evenness
 from acclimate.bench.spec import ORACLE
 from acclimate.corruptions import VALIDATION_NAMES
 from acclimate.records import Record
-from acclimate.report.gather import LAST, Gathered, Place, Series, network_of, spoken
+from acclimate.report.gather import LAST, Gathered, Place, Series
 from acclimate.report.headline import mean_entry
+from acclimate.report.reading import data_of, network_of, spoken
 from acclimate.report.tables import Entry
 
 __all__ = ["Sentence", "collapses", "glance"]
@@ -125,12 +126,11 @@ def _losses(best: str, row: Mapping[Place, Series], source: Mapping[Place, Serie
 def _calibration(
     best: str, row: Mapping[Place, Series], source: Mapping[Place, Series]
 ) -> Iterator[Sentence]:
-    before, after = (
-        statistics.fmean(
-            100 * values["ece"] for place in row for values in side[place].evaluations(LAST).values()
-        )
+    sides = [
+        [100 * values["ece"] for place in row for values in side[place].evaluations(LAST).values()]
         for side in (source, row)
-    )
+    ]
+    before, after = map(statistics.fmean, sides)
     told = f"Calibration error (ECE) {before:.1f} % without adaptation, {after:.1f} % with {best}"
     yield Sentence("good" if after <= before else "bad", f"{told}: mean over the same corruptions.")
 
@@ -167,12 +167,13 @@ def _adaptation(record: Record) -> Sentence:
     """Of images without labels: what changed, and what there is to worry about."""
     result, images = record["result"], record["spec"]["images"]
     after = result["after_epoch"][max(result["after_epoch"], key=int)]
-    confidence = [side["confidence"] for side in (result["before"], after)]
-    cautions = " ".join(f"Caution: {caution}." for caution in result["cautions"])
+    sides = [side["confidence"] for side in (result["before"], after)]
+    sure = [f"{value:.3f}" if value is not None else "not a number" for value in sides]
+    cautions = " ".join(f"Caution: {caution}." for caution in result.get("cautions", ()))
     return Sentence(
         "bad" if cautions else "note",
         f"{network_of(record)} adapted by {record['cell']['method']} to {images:,} images of "
-        f"{record['cell']['data']['name']}, without labels: {result['changed']:,} predictions "
-        f"({100 * result['changed'] / images:.1f} %) changed, mean confidence {confidence[0]:.3f} before and "
-        f"{confidence[1]:.3f} after. {cautions}".strip(),
+        f"{data_of(record)}, without labels: {result['changed']:,} predictions "
+        f"({100 * result['changed'] / images:.1f} %) changed, mean confidence {sure[0]} before and "
+        f"{sure[1]} after. {cautions}".strip(),
     )

@@ -3,70 +3,107 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from acclimate.bench.spec import ORACLE
 from acclimate.corruptions import CORRUPTIONS, VALIDATION_NAMES
-from acclimate.report.gather import LAST, ONLINE, Gathered, Series, spoken
-from acclimate.report.tables import Entry, Row, Table, bold_best
+from acclimate.report.gather import LAST, ONLINE, Gathered, Place, Series
+from acclimate.report.reading import by_class, spoken
+from acclimate.report.tables import Entry, Row, Table, bold_best, mean_of
 
 __all__ = ["entry", "headline_tables", "mean_entry", "pass_name"]
 
+_KINDS = ("", "other hyperparameters", "adapted to a part")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What stands in one table."""
+
+    network: str
+    data: str
+    corruptions: str
+    """``test``, ``validation``, or nothing where the data have no corruption."""
+    severity: int
+    kind: str
+
 
 def headline_tables(found: Gathered, *, epoch: int = LAST, error: bool = False) -> list[Table]:
-    """One for each network, data, severity and set of corruptions, and one for data without any.
+    """One for each network, data, severity and set of corruptions; variants of methods have their own.
 
     Test and validation corruptions are not mixed: hyperparameters are chosen on the latter.
     """
-    groups: dict[tuple[str, str, int, bool], list[Series]] = {}
+    groups: dict[_Group, list[Series]] = {}
     for series in found.series:
-        if series.variant.plain:
-            place = series.place
-            data = place.data if place.corruption else ""
-            validation = place.corruption in VALIDATION_NAMES
-            groups.setdefault((place.network, data, place.severity, validation), []).append(series)
-    ordered = sorted(groups.items(), key=lambda item: (item[0][0], not item[0][1], *item[0][1:]))
-    return [_table(own, *key, epoch=epoch, error=error) for key, own in ordered]
+        groups.setdefault(_group(series), []).append(series)
+    source = {series.place: series for series in found.series if series.variant.method == "source"}
+    tables = [_table(own, group, source, epoch, error) for group, own in sorted(groups.items(), key=_order)]
+    return [table for table in tables if table.rows]
+
+
+def _group(series: Series) -> _Group:
+    place, variant = series.place, series.variant
+    which = "validation" if place.corruption in VALIDATION_NAMES else "test"
+    kind = _KINDS[0] if variant.plain else _KINDS[1] if variant.whole else _KINDS[2]
+    return _Group(place.network, place.data, which if place.corruption else "", place.severity, kind)
+
+
+def _order(item: tuple[_Group, list[Series]]) -> tuple[object, ...]:
+    group = item[0]
+    return (_KINDS.index(group.kind), group.network, not group.corruptions, group.data, *_shift(group))
+
+
+def _shift(group: _Group) -> tuple[object, ...]:
+    return group.corruptions, group.severity
 
 
 def _table(
-    own: list[Series], network: str, data: str, severity: int, validation: bool, *, epoch: int, error: bool
+    own: Sequence[Series], group: _Group, source: Mapping[Place, Series], epoch: int, error: bool
 ) -> Table:
-    corrupted = bool(data)
-    columns = list(dict.fromkeys(s.place.corruption if corrupted else s.place.data for s in own))
-    if corrupted:
-        columns.sort(key=list(CORRUPTIONS).index)
-    cells: dict[str, dict[str, Series]] = {}
+    order = ["", *CORRUPTIONS]
+    places = dict.fromkeys(series.place for series in own)
+    known = {place: place.corruption in order for place in places}
+    columns = sorted(places, key=lambda p: order.index(p.corruption) if known[p] else len(order))
+    cells: dict[str, dict[Place, Series]] = {}
     for series in own:
-        column = series.place.corruption if corrupted else series.place.data
-        cells.setdefault(series.variant.label, {})[column] = series
-    source = next((row for row in cells.values() if _method(row) == "source"), {})
+        cells.setdefault(series.variant.label, {})[series.place] = series
+    base = mean_entry([source.get(place) for place in columns], epoch, error)
     rows = []
-    for label, by_column in cells.items():
-        figures = [entry(by_column.get(column), epoch, error) for column in columns]
-        if corrupted:
-            figures = [*_means(by_column, source, columns, epoch, error), *figures]
-        rows.append(Row(label, tuple(figures), dim=_method(by_column) == ORACLE))
-    competing = [x for x in range(len(columns) + 2 * corrupted) if not (corrupted and x == 1)]
-    kind = "validation" if validation else "test"
-    where = f"{data}, {kind} corruptions at severity {severity}" if corrupted else "data without corruptions"
+    for label, row in cells.items():
+        figures = [entry(row.get(place), epoch, error) for place in columns]
+        mean = mean_entry([row.get(place) for place in columns], epoch, error)
+        gain = None if mean is None or base is None else Entry(mean.value - base.value, sign=True)
+        first = (mean, gain) if group.corruptions else (gain,)
+        if any(figures):
+            rows.append(Row(label, (*first, *figures), dim=_method(row) == ORACLE))
+    means = ("mean", "gain") if group.corruptions else ("gain",)
+    competing = [x for x in range(len(means) + len(columns)) if x != len(means) - 1]
     what = "error" if error else "accuracy"
+    heads = [spoken(place.corruption) or what for place in columns]
     return Table(
-        title=f"{network} on {where}: {what} in % {pass_name(epoch)}",
-        heads=("method", *(("mean", "gain") if corrupted else ()), *map(spoken, columns)),
+        title=f"{_where(group)}: {what} in % {pass_name(epoch)}",
+        heads=("method", *means, *heads),
         rows=bold_best(rows, columns=competing, lowest=error),
+        note="Accuracy is the mean over classes." if by_class(next(iter(own[0].runs.values()))) else "",
         keys={
-            "network": network,
-            "data": data,
-            "severity": severity or "",
-            "corruptions": kind if corrupted else "",
+            "network": group.network,
+            "data": group.data,
+            "severity": group.severity or "",
+            "corruptions": group.corruptions,
             "protocol": pass_name(epoch),
             "metric": what,
         },
     )
 
 
-def _method(row: dict[str, Series]) -> str:
+def _where(group: _Group) -> str:
+    shift = f", {group.corruptions} corruptions at severity {group.severity}" if group.corruptions else ""
+    kind = f", {group.kind}" if group.kind else ""
+    return f"{group.network} on {group.data}{shift}{kind}"
+
+
+def _method(row: Mapping[Place, Series]) -> str:
     return next(iter(row.values())).variant.method
 
 
@@ -79,14 +116,7 @@ def pass_name(epoch: int) -> str:
 
 def entry(series: Series | None, epoch: int = LAST, error: bool = False) -> Entry | None:
     """Mean and standard deviation over seeds."""
-    values = [] if series is None else list(series.accuracies(epoch).values())
-    return _entry([100 - value for value in values] if error else values)
-
-
-def _entry(values: Sequence[float]) -> Entry | None:
-    if not values:
-        return None
-    return Entry(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+    return mean_entry([series], epoch, error)
 
 
 def mean_entry(many: Sequence[Series | None], epoch: int = LAST, error: bool = False) -> Entry | None:
@@ -95,15 +125,6 @@ def mean_entry(many: Sequence[Series | None], epoch: int = LAST, error: bool = F
     if not each or not all(each):
         return None
     value = statistics.fmean(statistics.fmean(own.values()) for own in each)
-    seeds = set.intersection(*(set(own) for own in each))
-    means = [statistics.fmean(own[seed] for own in each) for seed in sorted(seeds)]
-    return Entry(100 - value if error else value, statistics.stdev(means) if len(means) > 1 else None)
-
-
-def _means(
-    row: dict[str, Series], source: dict[str, Series], columns: Sequence[str], epoch: int, error: bool
-) -> list[Entry | None]:
-    mean = mean_entry([row.get(column) for column in columns], epoch, error)
-    base = mean_entry([source.get(column) for column in columns], epoch, error)
-    gain = None if mean is None or base is None else Entry(mean.value - base.value, sign=True)
-    return [mean, gain]
+    seeds = sorted(set.intersection(*(set(own) for own in each)))
+    spread = mean_of([statistics.fmean(own[seed] for own in each) for seed in seeds])
+    return Entry(100 - value if error else value, None if spread is None else spread.spread)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from acclimate.report.gather import spoken
+from acclimate.report.reading import spoken
 
 __all__ = ["corruption_name", "method_name"]
 

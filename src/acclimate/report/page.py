@@ -8,16 +8,16 @@ import json
 from collections.abc import Iterator, Sequence
 from importlib import resources
 
-from acclimate.bench.compare import Difference, Verdict, against_published
 from acclimate.records import Record
-from acclimate.report.document import adaptations_table, claims_table, judged, published_tables
+from acclimate.report.document import AgainstPaper, adaptations_table, against_paper
 from acclimate.report.formats import as_html, escaped
 from acclimate.report.gallery import gallery_section
-from acclimate.report.gather import Gathered, Series, gather, network_of, spoken
+from acclimate.report.gather import Gathered, Series, gather
 from acclimate.report.glance import Sentence, collapses, glance
 from acclimate.report.headline import headline_tables
 from acclimate.report.page_data import page_data
 from acclimate.report.protocol import CELLS, cells_file, commands, facts_table, hyperparameters
+from acclimate.report.reading import data_of, network_of, spoken
 from acclimate.report.tables import Entry, Row, Table
 
 __all__ = ["build_page"]
@@ -33,13 +33,13 @@ def build_page(records: Sequence[Record]) -> str:
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # here: it takes a moment
 
     found = gather(records)
-    verdicts, caution = judged(records)
+    compared = against_paper(found)
     sections = [
-        _section("glance", "At a glance", _glance(glance(found, verdicts))),
+        _section("glance", "At a glance", _glance(glance(found, compared.verdicts))),
         *_measured(found),
         *_unlabelled(found),
         *gallery_section(found),
-        *_against_paper(verdicts, caution, against_published(records)),
+        *_against_paper(compared),
         *_failures(found),
         _section("protocol", "Protocol", _protocol(found)),
     ]
@@ -64,7 +64,7 @@ def _asset(name: str) -> str:
 def _title(found: Gathered) -> str:
     networks = [*found.networks, *(network_of(record) for record in found.unlabelled)]
     data = [series.place.data for series in found.series]
-    data += [record["cell"]["data"]["name"] for record in found.unlabelled]
+    data += [data_of(record) for record in found.unlabelled]
     sides = [_few(list(dict.fromkeys(names))) for names in (networks, data)]
     return f"{sides[0]} on {sides[1]}" if networks else "no results"
 
@@ -141,16 +141,12 @@ def _unlabelled(found: Gathered) -> Iterator[str]:
         yield _section("adaptations", "Adaptations", as_html(adaptations_table(found.unlabelled)) + content)
 
 
-def _against_paper(
-    verdicts: Sequence[Verdict], caution: str, differences: Sequence[Difference]
-) -> Iterator[str]:
-    parts = [as_html(table) for table in published_tables(differences)]
-    if any(verdict.holds is not None for verdict in verdicts):
-        parts.append(as_html(claims_table(verdicts), "claims"))
-    if caution:
-        parts.append(f'<p class="note">Claims were not judged: {escaped(caution)}.</p>')
-    if parts:
-        yield _section("paper", "Against the paper", "\n".join(parts))
+def _against_paper(compared: AgainstPaper) -> Iterator[str]:
+    tables = [
+        as_html(table, "claims" if table.heads[0].startswith("claim") else "") for table in compared.tables
+    ]
+    if tables:
+        yield _section("paper", "Against the paper", "\n".join(tables))
 
 
 def _failures(found: Gathered) -> Iterator[str]:

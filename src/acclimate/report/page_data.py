@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from acclimate.bench.scores import evenness
+from acclimate.bench.scores import COLLAPSED, FIXED, evenness
+from acclimate.bench.spec import ORACLE
 from acclimate.corruptions import VALIDATION_NAMES
+from acclimate.metrics import BINS
 from acclimate.records import Record
 from acclimate.report.formats import calm
-from acclimate.report.gather import LAST, ONLINE, Gathered, Series, network_of, spoken
+from acclimate.report.gather import LAST, ONLINE, Gathered, Series
 from acclimate.report.palette import color_of
+from acclimate.report.reading import data_of, network_of, spoken
 
 __all__ = ["CURVES", "page_data"]
 
@@ -64,8 +66,15 @@ def page_data(found: Gathered) -> dict[str, Any]:
             }
             for series in found.series
         ],
-        "names": _class_names(found),
+        "names": _class_names(found, datas),
         "unlabelled": [_unlabelled(record) for record in found.unlabelled],
+        "constants": {
+            "oracle": ORACLE,
+            "fixed": FIXED,
+            "collapsed": 100 * COLLAPSED,
+            "bins": BINS,
+            "bars": _BARS,
+        },
     }
 
 
@@ -78,11 +87,17 @@ def _kappa(series: Series) -> float | None:
 def _figures(series: Series) -> dict[str, Any]:
     """Accuracies by pass, each a list over seeds; None where a seed was not measured then."""
     seeds = sorted(series.runs)
-    passes = [LAST] if series.fixed else [ONLINE, *series.epochs, LAST]
+    online = [ONLINE] if series.variant.whole else []
+    passes = [LAST] if series.fixed else [*online, *series.epochs, LAST]
     return {
         "s": seeds,
         "a": {
-            str(epoch): [round(series.accuracies(epoch)[seed], _EXACT) for seed in seeds] for epoch in passes
+            str(epoch): [
+                round(found[seed], _EXACT) if seed in found else None
+                for found in (series.accuracies(epoch),)
+                for seed in seeds
+            ]
+            for epoch in passes
         },
     }
 
@@ -93,7 +108,8 @@ def _details(evaluations: Sequence[Mapping[str, Any]], runs: Sequence[Record]) -
         "ece": [round(100 * own["ece"], _DIGITS) for own in evaluations if "ece" in own],
         "bins": _bins([own["bins"] for own in evaluations]),
         "hist": _histogram([own["histogram"] for own in evaluations]),
-        "even": round(statistics.fmean(evenness(own["histogram"]) for own in evaluations), _DIGITS),
+        "sorted": len(evaluations[0]["histogram"]) > _BARS,
+        "even": round(min(evenness(own["histogram"]) for own in evaluations), _DIGITS),
         "steps": _steps(runs),
     }
 
@@ -104,7 +120,7 @@ def _bins(many: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any]]:
     merged = []
     for number, same in enumerate(zip(*many, strict=True)):
         count = sum(item[0] for item in same)
-        if count:
+        if count and all(item[1] is not None for item in same):
             sure = sum(item[0] * item[1] for item in same) / count
             known = all(item[2] is not None for item in same)
             right = sum(item[0] * item[2] for item in same) / count if known else None
@@ -153,14 +169,14 @@ def _classes(run: Record) -> int:
     return max(2, len(after[max(after, key=int)]["histogram"]))
 
 
-def _class_names(found: Gathered) -> dict[str, list[str]]:
-    """Of each data whose records know them."""
+def _class_names(found: Gathered, datas: Sequence[str]) -> list[list[str] | None]:
+    """Of each data, if its records know them."""
     known: dict[str, list[str]] = {}
     for series in found.series:
         names = next(iter(series.runs.values()))["spec"].get("class_names")
         if names and len(names) <= _BARS:
-            known.setdefault(calm(series.place.data), [calm(name) for name in names])
-    return known
+            known.setdefault(series.place.data, [calm(name) for name in names])
+    return [known.get(data) for data in datas]
 
 
 def _unlabelled(record: Record) -> dict[str, Any]:
@@ -168,9 +184,7 @@ def _unlabelled(record: Record) -> dict[str, Any]:
     result, names = record["result"], record["spec"].get("class_names")
     after = result["after_epoch"][max(result["after_epoch"], key=int)]
     return {
-        "label": calm(
-            f"{network_of(record)} on {record['cell']['data']['name']}: {record['cell']['method']}"
-        ),
+        "label": calm(f"{network_of(record)} on {data_of(record)}: {record['cell']['method']}"),
         "names": [calm(name) for name in names] if names and len(names) <= _BARS else None,
         "before": _details([result["before"]], []),
         "after": _details([after], [record]),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
+from acclimate.bench.scores import class_mean
 from acclimate.bench.spec import ORACLE
 from acclimate.corruptions import NAMES
 from acclimate.errors import InputError
@@ -19,11 +19,10 @@ from acclimate.report.paper_form import (
     by_corruption,
     by_method,
     epochs_of,
-    figure,
     filled,
     one_table,
 )
-from acclimate.report.tables import Entry, Row, Table, bold_best
+from acclimate.report.tables import Entry, Row, Table, bold_best, mean_of
 
 __all__ = ["table_1", "table_2", "table_a1", "table_a2", "table_a3", "table_a4", "table_a5"]
 
@@ -128,7 +127,10 @@ def table_a5(found: Gathered, choice: Choice = ANY) -> Table:
     series = own.plain(methods)
     each = {method: series.get((method, "")) for method in methods}
     rows = [
-        Row(method_name(method), (figure(map(_class_mean, one.evaluations(LAST).values())),))
+        Row(
+            method_name(method),
+            (mean_of(100 * class_mean(values) for values in one.evaluations(LAST).values()),),
+        )
         for method, one in each.items()
         if one is not None
     ]
@@ -179,10 +181,4 @@ def _where(own: Selected) -> str:
 
 def _similarity(series: Series | None, when: str) -> Entry | None:
     runs = [] if series is None else [run["result"].get("ssim") for run in series.runs.values()]
-    return figure([ssim[when] for ssim in runs if ssim], spread=False, digits=3)
-
-
-def _class_mean(values: Mapping[str, Any]) -> float:
-    """Accuracy in % as VisDA-C reports it."""
-    known = [value for value in values["per_class"] if value is not None]
-    return 100 * math.fsum(known) / len(known)
+    return mean_of([ssim[when] for ssim in runs if ssim], spread=False, digits=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,9 +10,9 @@ from acclimate.corruptions import NAMES
 from acclimate.report.choose import Selected
 from acclimate.report.gather import LAST, Series
 from acclimate.report.names import corruption_name, method_name
-from acclimate.report.tables import Entry, Row, Table, bold_best
+from acclimate.report.tables import Entry, Row, Table, bold_best, mean_of
 
-__all__ = ["Column", "accuracy", "by_corruption", "by_method", "epochs_of", "figure", "filled", "one_table"]
+__all__ = ["Column", "accuracy", "by_corruption", "by_method", "epochs_of", "filled", "one_table"]
 
 
 @dataclass(frozen=True)
@@ -91,16 +90,7 @@ def filled(rows: Iterable[Row]) -> list[Row]:
 
 
 def accuracy(series: Series | None, epoch: int = LAST, *, spread: bool = True) -> Entry | None:
-    return None if series is None else figure(series.accuracies(epoch).values(), spread=spread)
-
-
-def figure(values: Iterable[float], *, spread: bool = True, digits: int = 2) -> Entry | None:
-    """Mean and standard deviation over seeds."""
-    known = list(values)
-    if not known:
-        return None
-    deviation = statistics.stdev(known) if spread and len(known) > 1 else None
-    return Entry(statistics.fmean(known), deviation, digits=digits)
+    return None if series is None else mean_of(series.accuracies(epoch).values(), spread=spread)
 
 
 def epochs_of(many: Iterable[Series]) -> dict[str, int]:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from acclimate.bench.presets import PRESETS
-from acclimate.bench.scores import FIXED
 from acclimate.bench.spec import Cell
 from acclimate.errors import AcclimateError
 from acclimate.records import Record
-from acclimate.report.gather import Gathered, network_of
+from acclimate.report.gather import Gathered
+from acclimate.report.reading import data_of, learns, network_of, shift_of
 from acclimate.report.tables import Row, Table
 
 __all__ = ["CELLS", "cells_file", "commands", "facts_table", "hyperparameters"]
@@ -38,12 +38,12 @@ def facts_table(found: Gathered) -> Table:
     records = _everything(found)
     told: list[tuple[str, Callable[[Record], Any]]] = [
         ("networks", lambda r: f"{network_of(r)} (weights {r['spec']['weights']})"),
-        ("data", lambda r: f"{r['cell']['data']['name']}, {r['spec']['images']:,} images of {_size(r)}"),
-        ("fingerprints of the images", lambda r: f"{_shift(r)} {r['spec']['data']}"),
+        ("data", lambda r: f"{data_of(r)}, {r['spec']['images']:,} images of {_size(r)}"),
+        ("fingerprints of the images", lambda r: f"{shift_of(r)} {r['spec']['data']}"),
         ("images adapted to", lambda r: r["spec"]["images_adapted_to"]),
         ("normalisation", lambda r: _normalisation(r["spec"]["options"]["normalize"])),
-        ("setting of hyperparameters", lambda r: r["spec"]["setting"] if _learns(r) else None),
-        ("epochs", lambda r: r["cell"]["epochs"] if _learns(r) else None),
+        ("setting of hyperparameters", lambda r: r["spec"]["setting"] if learns(r) else None),
+        ("epochs", lambda r: r["cell"]["epochs"] if learns(r) else None),
         ("batch size", lambda r: r["cell"]["batch_size"]),
         ("seeds", lambda r: r["cell"]["seed"]),
         ("severities", lambda r: r["cell"].get("severity")),
@@ -69,15 +69,6 @@ def facts_table(found: Gathered) -> Table:
 def _size(record: Record) -> str:
     _, height, width = record["spec"]["shape"]
     return f"{width} by {height} pixels"
-
-
-def _shift(record: Record) -> str:
-    cell = record["cell"]
-    return f"{cell['data']['name']} {cell['corruption'] or ''} {cell['severity'] or ''}".strip()
-
-
-def _learns(record: Record) -> bool:
-    return record["cell"]["method"] not in FIXED
 
 
 def _normalisation(given: Sequence[Sequence[float]] | None) -> str:
@@ -127,7 +118,7 @@ def _shown(value: Any) -> str:
 
 def commands(found: Gathered) -> list[str]:
     """What to type to get the same again."""
-    told = [_adapt_command(record["cell"]) for record in found.unlabelled]
+    told = [_adapt_command(record["cell"]) for record in found.unlabelled if "network" in record["cell"]]
     cells = [run["cell"] for series in found.series for run in series.runs.values()]
     cells += [record["cell"] for record in found.failed]
     if cells:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["Cell", "Entry", "Row", "Table", "bold_best", "facts"]
+__all__ = ["Cell", "Entry", "Row", "Table", "bold_best", "facts", "mean_of"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Row:
     """What stands above the first row of several."""
     dim: bool = False
     """Not in competition: true labels, no adaptation."""
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    """What sets a row apart besides its label, for programs."""
     rule: bool = False
     """A line above it, though no section begins."""
 
@@ -60,6 +63,15 @@ class Table:
         """Heads that also say what stands above them."""
         names = [text for text, width in self.groups for _ in range(width)] or [""] * len(self.heads)
         return [f"{above}: {head}" if above else head for above, head in zip(names, self.heads, strict=True)]
+
+
+def mean_of(values: Iterable[float], *, spread: bool = True, digits: int = 2) -> Entry | None:
+    """Mean and standard deviation, of several; none of nothing."""
+    known = list(values)
+    if not known:
+        return None
+    deviation = statistics.stdev(known) if spread and len(known) > 1 else None
+    return Entry(statistics.fmean(known), deviation, digits=digits)
 
 
 def bold_best(
@@ -98,6 +110,7 @@ def facts(table: Table) -> list[dict[str, Any]]:
                 {
                     "table": table.title,
                     **table.keys,
+                    **row.keys,
                     "section": row.section,
                     "row": row.label,
                     "column": head,

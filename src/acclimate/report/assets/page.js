@@ -1,7 +1,7 @@
 // The page's table, filters and charts. All text goes through textContent or plain(): names are never markup.
 "use strict";
-(async () => {
-  const ONLINE = "0", LAST = "-1", COLLAPSED = 50, ORACLE = "oracle";
+async function start() {
+  const ONLINE = "0", LAST = "-1";
   const root = document.documentElement;
   const byId = (id) => document.getElementById(id);
 
@@ -18,6 +18,7 @@
     return;
   }
   const D = await unpack();
+  const { oracle: ORACLE, fixed: FIXED, collapsed: COLLAPSED, bins: BINS, bars: BARS } = D.constants;
 
   const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
   const spread = (values) => {
@@ -39,8 +40,9 @@
 
   /** Accuracies by seed in one pass; what learns nothing has one pass, which stands for all. */
   function bySeed(series, pass) {
-    const values = series.a[pass] || (Object.keys(series.a).length === 1 ? series.a[LAST] : undefined);
-    return values && new Map(series.s.map((seed, i) => [seed, values[i]]));
+    const values = series.a[FIXED.includes(D.rows[series.r].method) ? LAST : pass];
+    const known = values ? series.s.map((seed, i) => [seed, values[i]]).filter(([, value]) => value !== null) : [];
+    return known.length ? new Map(known) : undefined;
   }
 
   /** The mean over series, only if all are there; its spread is that of the seeds which all of them have. */
@@ -82,24 +84,24 @@
 
   // ---- what is chosen --------------------------------------------------------------------------------
 
-  const corrupted = D.series.filter((s) => s.c >= 0);
-  const pool = corrupted.length ? corrupted : D.series;
-  const state = { metric: "accuracy", pass: LAST, variants: false, sort: null, direction: 1 };
+  const state = { metric: "accuracy", pass: LAST, variants: D.rows.every((row) => !row.plain || row.method === "source"), sort: null, direction: 1 };
+
+  /** Data of a network, with and without corruptions apart. */
+  const dataOf = (n) => unique(D.series.filter((s) => s.n === n).map((s) => `${s.d} ${s.c < 0 ? "clean" : "corrupted"}`));
+  const here = () => D.series.filter((s) => s.n === state.n && s.d === state.d && (s.c < 0) === state.clean);
 
   function choose(change) {
     Object.assign(state, change);
-    const own = pool.filter((s) => s.n === state.n);
-    if (!own.some((s) => s.d === state.d)) state.d = state.d === -1 && clean(state.n).length ? -1 : own.length ? own[0].d : -1;
-    const here = own.filter((s) => s.d === state.d);
-    const severities = unique(here.map((s) => s.v)).sort();
-    if (!severities.includes(state.v) && !(state.v === "all" && severities.length > 1)) state.v = severities.at(-1);
-    const there = unique(here.map((s) => s.c)).sort((a, b) => a - b);
-    if (!state.c || !state.c.some((c) => there.includes(c))) state.c = usual(there);
-    state.there = there;
-    state.severities = severities;
+    const options = dataOf(state.n).sort((a, b) => a.endsWith("clean") - b.endsWith("clean"));
+    if (!options.includes(state.data)) state.data = options[0];
+    state.d = parseInt(state.data, 10);
+    state.clean = state.data.endsWith("clean");
+    state.severities = unique(here().map((s) => s.v)).sort();
+    if (!state.severities.includes(state.v) && !(state.v === "all" && state.severities.length > 1)) state.v = state.severities.at(-1);
+    state.there = unique(here().map((s) => s.c)).sort((a, b) => a - b);
+    if (!state.c || !state.c.some((c) => state.there.includes(c))) state.c = usual(state.there);
     draw();
   }
-  const clean = (n) => D.series.filter((s) => s.n === n && s.c < 0);
   const validation = (c) => c >= 0 && D.corruptions[c].validation;
   /** Test corruptions, where there are any: hyperparameters are chosen on the others. */
   const usual = (there) => {
@@ -110,9 +112,11 @@
   const levels = () => (state.v === "all" ? state.severities : [state.v]);
   const isError = () => state.metric === "error";
   const shownValue = (value) => (isError() ? 100 - value : value);
+  /** A row in some corruptions, at every severity that is chosen. */
+  const cellsOf = (r, corruptions = chosen()) => corruptions.flatMap((c) => levels().map((v) => find(state.n, state.d, v, c, r)));
 
   function passes() {
-    const epochs = unique(D.series.filter((s) => s.n === state.n).flatMap((s) => Object.keys(s.a)));
+    const epochs = unique(here().flatMap((s) => Object.keys(s.a)));
     const after = epochs.filter((e) => Number(e) > 0).sort((a, b) => a - b).map((e) => [e, `after epoch ${e}`]);
     return [...(epochs.includes(ONLINE) ? [[ONLINE, "online"]] : []), ...after, [LAST, "after the last epoch"]];
   }
@@ -120,41 +124,30 @@
   // ---- the table -------------------------------------------------------------------------------------
 
   /** Columns of the table: a title, and the series of a row under it. */
-  function columns() {
-    if (state.d === -1) {
-      return unique(clean(state.n).map((s) => s.d)).map((d) => ({ title: D.data[d], of: (r) => [find(state.n, d, 0, -1, r)] }));
-    }
-    return chosen().map((c) => ({
-      title: c < 0 ? D.data[state.d] : D.corruptions[c].name,
-      of: (r) => levels().map((v) => find(state.n, state.d, v, c, r)),
-    }));
-  }
+  const columns = () => chosen().map((c) => ({ title: c < 0 ? state.metric : D.corruptions[c].name, of: (r) => cellsOf(r, [c]) }));
 
   function tableRows(heads) {
     const rows = [];
     D.rows.forEach((row, r) => {
-      if (row.classes !== 1 || row.samples !== 1 || (!row.plain && !state.variants)) return;
+      if (!row.plain && !state.variants) return;
       const cells = heads.map((head) => figure(head.of(r), state.pass));
-      if (cells.every((cell) => cell === null)) return;
-      const whole = heads.length > 1 ? figure(heads.flatMap((head) => head.of(r)), state.pass) : null;
-      rows.push({ ...row, cells, whole });
+      if (cells.some((cell) => cell !== null)) rows.push({ ...row, cells, whole: figure(cellsOf(r), state.pass) });
     });
     return rows;
   }
 
-  /** Cells of a row as they stand: the mean and its gain first, where there are several columns. */
-  function figuresOf(row, base, withMean) {
-    if (!withMean) return row.cells;
+  /** Cells of a row as they stand: the mean and its gain over no adaptation first. */
+  function figuresOf(row, base) {
     const gain = row.whole && base && base.whole ? { value: row.whole.value - base.whole.value, gain: true } : null;
-    return [row.whole, gain, ...row.cells];
+    return state.clean ? [gain, ...row.cells] : [row.whole, gain, ...row.cells];
   }
 
   function drawTable() {
     const heads = columns(), rows = tableRows(heads), source = rows.find((row) => row.method === "source");
-    const withMean = heads.length > 1;
-    const all = rows.map((row) => figuresOf(row, source, withMean));
-    const base = source ? figuresOf(source, source, withMean) : [];
-    const titles = [...(withMean ? ["mean", "gain"] : []), ...heads.map((head) => head.title)];
+    const all = rows.map((row) => figuresOf(row, source));
+    const base = source ? figuresOf(source, source) : [];
+    const gain = isError() ? "change" : "gain";
+    const titles = [...(state.clean ? [gain] : ["mean", gain]), ...heads.map((head) => head.title)];
     const best = titles.map((_, x) => bestOf(rows, all, x));
     const order = rows.map((_, i) => i);
     if (state.sort !== null) {
@@ -203,13 +196,12 @@
 
   function drawControls() {
     const networks = D.networks.map((name, n) => [String(n), name]);
-    const data = unique(pool.filter((s) => s.n === state.n && s.c >= 0).map((s) => s.d)).map((d) => [String(d), D.data[d]]);
-    if (clean(state.n).length) data.push(["-1", "without corruptions"]);
+    const data = dataOf(state.n).map((key) => [key, D.data[parseInt(key, 10)] + (key.endsWith("clean") ? " (no corruption)" : "")]);
     const parts = [
       select("Network", networks, String(state.n), (n) => choose({ n: Number(n), sort: null })),
-      select("Data", data, String(state.d), (d) => choose({ d: Number(d), sort: null })),
+      select("Data", data, state.data, (key) => choose({ data: key, sort: null })),
     ];
-    if (state.d !== -1 && state.there.some((c) => c >= 0)) {
+    if (!state.clean) {
       const severities = state.severities.map((v) => [String(v), String(v)]);
       if (severities.length > 1) severities.push(["all", "mean of all"]);
       parts.push(select("Severity", severities, String(state.v), (v) => choose({ v: v === "all" ? v : Number(v) })));
@@ -217,9 +209,9 @@
     }
     parts.push(select("Protocol", passes(), state.pass, (pass) => choose({ pass })));
     parts.push(toggle("Metric", [["accuracy", "accuracy"], ["error", "error"]], state.metric, (metric) => choose({ metric })));
-    if (D.rows.some((row) => !row.plain && row.classes === 1 && row.samples === 1)) {
+    if (D.rows.some((row) => !row.plain)) {
       const box = make("input", { type: "checkbox", checked: state.variants, onchange: (e) => choose({ variants: e.target.checked, sort: null }) });
-      parts.push(make("label", { class: "check" }, box, "other hyperparameters"));
+      parts.push(make("label", { class: "check" }, box, "variants"));
     }
     return make("div", { class: "controls", id: "controls" }, ...parts);
   }
@@ -247,7 +239,7 @@
     const place = byId("headline");
     if (!place) return;
     const what = `${isError() ? "Error" : "Accuracy"} in %, mean${D.series.some((s) => s.s.length > 1) ? " ± standard deviation over seeds" : ""}. ` +
-      "The best figure of each column is bold; a tinted cell is worse than no adaptation. Click a head to sort.";
+      "The best figure of each column is bold; a tinted cell is worse than no adaptation; a mean is there only where a method has all columns. Click a head to sort.";
     place.replaceChildren(drawControls(), drawTable(), make("p", { class: "note" }, what));
   }
 
@@ -275,28 +267,39 @@
     waiting.add(chart);
     if (waiting.size === 1) idle(next);
   }
+  function refresh(chart) {
+    chart.stale = true;
+    chart.element.dataset.stale = "yes";
+    if (chart.visible) later(chart);
+  }
   const idle = (task) => (window.requestIdleCallback ? requestIdleCallback(task, { timeout: 1000 }) : setTimeout(task, 30));
   function next() {
     if (window.Plotly) {
       const [chart] = waiting;
       waiting.delete(chart);
+      if (waiting.size) idle(next); // whatever becomes of this one
       if (chart && chart.visible && chart.stale) chart.show();
-    } else loadPlotly();
-    if (waiting.size) idle(next);
+      return;
+    }
+    loadPlotly();
+    idle(next);
   }
 
   function addChart(place, title, content) {
     const home = byId(place);
     if (!home) return;
     const plot = make("div", { class: "plot" }), controls = make("div", { class: "controls" });
-    const element = make("div", { class: "chart" }, make("h3", {}, title), controls, plot);
+    const note = make("p", { class: "note" });
+    const element = make("div", { class: "chart" }, make("h3", {}, title), controls, plot, note);
     const chart = { element, stale: true, visible: false, own: {} };
     chart.show = () => {
       chart.stale = false;
       const made = content(chart.own, (change) => { Object.assign(chart.own, change); chart.show(); });
       controls.replaceChildren(...(made.controls || []));
       controls.hidden = !made.controls || !made.controls.length;
+      note.textContent = made.note || "";
       Plotly.react(plot, made.traces, layout(made), { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtonsToRemove: ["lasso2d", "select2d"] });
+      delete element.dataset.stale;
     };
     home.append(element);
     charts.push(chart);
@@ -327,44 +330,49 @@
   const look = (r) => ({ color: D.rows[r].method === ORACLE ? colour("--ink") : shade(D.rows[r].color), symbol: SYMBOLS[r % SYMBOLS.length] });
   const percent = () => ({ title: { text: `${state.metric} in %` } });
   const bars = (list) => (list.some((f) => f && f.spread !== null) ? { type: "data", array: list.map((f) => (f && f.spread) || 0), thickness: 1 } : undefined);
-  const place = () => (state.d === -1 ? [] : chosen());
+  const left = (names) => (names.length ? `Left out, as they lack some of the chosen: ${names.join(", ")}.` : "");
   const rowsFor = (test) => D.rows.map((row, r) => r).filter((r) => test(D.rows[r]));
 
   function overEpochs() {
-    const cells = (r) => place().flatMap((c) => levels().map((v) => find(state.n, state.d, v, c, r)));
-    const steps = passes().filter(([key]) => key !== LAST);
-    const traces = [];
+    const after = passes().filter(([key]) => key !== LAST && key !== ONLINE);
+    const traces = [], lacking = [];
     for (const r of rowsFor((row) => row.plain)) {
-      const found = steps.map(([key]) => figure(cells(r), key));
-      if (found.every((f) => f === null)) continue;
-      const still = ["source", "bn"].includes(D.rows[r].method);
+      const found = after.map(([key]) => figure(cellsOf(r), key)), online = figure(cellsOf(r), ONLINE);
+      if (found.every((f) => f === null)) {
+        if (cellsOf(r).some(Boolean)) lacking.push(D.rows[r].label);
+        continue;
+      }
+      const still = FIXED.includes(D.rows[r].method), style = { marker: look(r), legendgroup: String(r), name: plain(D.rows[r].label) };
       traces.push({
-        name: plain(D.rows[r].label), x: steps.map(([key]) => (key === ONLINE ? "online" : `epoch ${key}`)),
-        y: found.map((f) => f && shownValue(f.value)), error_y: still ? undefined : bars(found), connectgaps: true,
-        mode: still ? "lines" : "lines+markers", line: { color: look(r).color, dash: still ? "dash" : "solid" }, marker: look(r),
+        ...style, x: after.map(([key]) => Number(key)), y: found.map((f) => f && shownValue(f.value)), error_y: still ? undefined : bars(found),
+        connectgaps: true, mode: still ? "lines" : "lines+markers", line: { color: look(r).color, dash: still ? "dash" : "solid" },
       });
+      if (online && !still) traces.push({ ...style, x: [0], y: [shownValue(online.value)], mode: "markers", showlegend: false, marker: { ...look(r), symbol: "circle-open" } });
     }
-    return { traces, layout: { yaxis: percent(), xaxis: { type: "category" } } };
+    const ticks = [[0, "online"], ...after.map(([key]) => [Number(key), key])];
+    return { traces, note: left(lacking), layout: { yaxis: percent(), xaxis: { title: { text: "epoch" }, tickvals: ticks.map(([x]) => x), ticktext: ticks.map(([, text]) => text) } } };
   }
 
-  const CURVES = { accuracy: "accuracy of each batch, %", loss: "loss", confidence: "mean confidence, %", class_entropy: "entropy of p_t, % of its largest" };
+  const CURVES = { accuracy: "accuracy before the updates, %", loss: "loss", confidence: "mean confidence, %", class_entropy: "entropy of p_t, % of its largest" };
 
   function overSteps(own, change) {
     const there = Object.keys(CURVES).filter((name) => D.series.some((s) => s.steps[name]));
     own.curve = there.includes(own.curve) ? own.curve : there[0];
-    const traces = [];
-    for (const r of rowsFor((row) => row.plain)) {
-      const curves = place().flatMap((c) => levels().map((v) => find(state.n, state.d, v, c, r))).filter((s) => s && s.steps[own.curve]);
-      if (!curves.length) continue;
-      const first = curves[0].steps.step, same = curves.filter((s) => s.steps.step.join() === first.join());
+    const traces = [], lacking = [];
+    for (const r of rowsFor((row) => row.plain && !FIXED.includes(row.method))) {
+      const cells = cellsOf(r), first = cells[0] && cells[0].steps.step;
+      if (!first || !cells.every((s) => s && s.steps[own.curve] && s.steps.step.join() === first.join())) {
+        if (cells.some(Boolean)) lacking.push(D.rows[r].label);
+        continue;
+      }
       const error = own.curve === "accuracy" && isError();
       const values = first.map((_, i) => {
-        const known = same.map((s) => s.steps[own.curve][i]).filter((value) => value !== null);
-        return known.length ? (error ? 100 - mean(known) : mean(known)) : null;
+        const known = cells.map((s) => s.steps[own.curve][i]).filter((value) => value !== null);
+        return known.length === cells.length ? (error ? 100 - mean(known) : mean(known)) : null;
       });
       traces.push({ name: plain(D.rows[r].label), x: first, y: values, mode: "lines", line: { color: look(r).color } });
     }
-    const made = { traces, layout: { yaxis: { title: { text: CURVES[own.curve] || "" } }, xaxis: { title: { text: "step" } } } };
+    const made = { traces, note: left(lacking), layout: { yaxis: { title: { text: CURVES[own.curve] || "" } }, xaxis: { title: { text: "step" } } } };
     if (own.curve === "class_entropy") collapseLine(made.layout);
     made.controls = there.length > 1 ? [select("Curve", there.map((name) => [name, CURVES[name]]), own.curve, (curve) => change({ curve }))] : [];
     return made;
@@ -376,69 +384,82 @@
     made.yaxis.range = [0, 102];
   }
 
+  /** Corruptions and severities, of those chosen, that every network with these data has: others cannot be compared. */
+  function sharedPlaces() {
+    const own = D.series.filter((s) => s.d === state.d && (s.c < 0) === state.clean);
+    const networks = unique(own.map((s) => s.n)), each = new Map(networks.map((n) => [n, new Set()]));
+    for (const s of own) each.get(s.n).add(`${s.c} ${s.v}`);
+    const wanted = chosen().flatMap((c) => levels().map((v) => [c, v]));
+    return { networks, places: wanted.filter(([c, v]) => networks.every((n) => each.get(n).has(`${c} ${v}`))) };
+  }
+
   function byNetwork() {
-    const clear = state.d === -1;
-    const traces = [];
+    const { networks, places } = sharedPlaces();
+    const traces = [], lacking = [];
     for (const r of rowsFor((row) => row.plain)) {
-      const found = D.networks.map((_, n) => {
-        const own = D.series.filter((s) => s.n === n && s.r === r && (clear ? s.c < 0 : s.d === state.d && state.c.includes(s.c)));
-        const needed = clear ? 1 : state.c.length * unique(D.series.filter((s) => s.n === n && s.d === state.d && s.c >= 0).map((s) => s.v)).length;
-        return own.length && own.length >= needed ? figure(own, state.pass) : null;
-      });
+      const cells = networks.map((n) => places.map(([c, v]) => find(n, state.d, v, c, r)));
+      const found = cells.map((own) => figure(own, state.pass));
+      cells.forEach((own, i) => { if (!found[i] && own.some(Boolean)) lacking.push(`${D.rows[r].label} of ${cut(D.networks[networks[i]], 40)}`); });
       if (found.every((f) => f === null)) continue;
       traces.push({
-        type: "bar", name: plain(D.rows[r].label), x: D.networks.map((_, n) => n), y: found.map((f) => f && shownValue(f.value)),
+        type: "bar", name: plain(D.rows[r].label), x: networks.map((_, i) => i), y: found.map((f) => f && shownValue(f.value)),
         error_y: bars(found), marker: { color: look(r).color },
       });
     }
-    return { traces, layout: { barmode: "group", yaxis: { ...percent(), rangemode: "tozero" }, xaxis: named(D.networks, 24) } };
+    const missing = chosen().length * levels().length - places.length;
+    const note = [missing ? `Over ${places.length} corruptions and severities that all networks have.` : "", left(lacking)].filter(Boolean).join(" ");
+    return { traces, note, layout: { barmode: "group", yaxis: { ...percent(), rangemode: "tozero" }, xaxis: named(networks.map((n) => D.networks[n]), 24) } };
   }
 
-  /** A corruption of those that some rows have, or their mean. */
+  /** A corruption of those that some rows have here, or their mean. */
   function corruptionOf(own, change, rows) {
-    const there = unique(D.series.filter((s) => s.n === state.n && s.c >= 0 && rows.includes(s.r)).map((s) => s.c)).sort((a, b) => a - b);
-    const options = [["mean", `mean of ${there.length}`], ...there.map((c) => [String(c), D.corruptions[c].name])];
+    const there = unique(here().filter((s) => rows.includes(s.r)).map((s) => s.c)).sort((a, b) => a - b);
+    const title = (c) => (c < 0 ? "none" : D.corruptions[c].name);
+    const options = [["mean", `mean of ${there.length}`], ...there.map((c) => [String(c), title(c)])];
     own.c = options.some(([key]) => key === own.c) ? own.c : "mean";
     return { list: own.c === "mean" ? there : [Number(own.c)], controls: there.length > 1 ? [select("Corruption", options, own.c, (c) => change({ c }))] : [] };
   }
-
-  const anywhere = (r, c) => D.series.find((s) => s.n === state.n && s.r === r && s.c === c && (state.v === "all" || s.v === state.v || state.d === -1));
+  /** Who adapts to a part has no online figure on all images. */
+  const afterEpoch = () => (state.pass === ONLINE ? LAST : state.pass);
+  const lineName = (row) => row.method + (row.protocol ? ` (${row.protocol})` : "");
 
   function subsets(kind) {
     const other = kind === "classes" ? "samples" : "classes";
     return (own, change) => {
       const parts = rowsFor((row) => row[kind] !== 1 && row[other] === 1 && !Object.keys(row.changes).length);
-      const methods = unique(parts.map((r) => D.rows[r].method));
       const { list, controls } = corruptionOf(own, change, parts);
+      const value = (r) => figure(cellsOf(r, list), afterEpoch());
       const traces = [];
-      for (const method of methods) {
-        const rows = [...parts.filter((r) => D.rows[r].method === method), ...rowsFor((row) => row.plain && row.method === method)];
-        const points = rows.map((r) => [D.rows[r][kind], figure(list.map((c) => anywhere(r, c)), state.pass), r]).filter(([, f]) => f).sort((a, b) => a[0] - b[0]);
+      for (const name of unique(parts.map((r) => lineName(D.rows[r])))) {
+        const rows = rowsFor((row) => lineName(row) === name && row[other] === 1 && !Object.keys(row.changes).length);
+        const points = rows.map((r) => [D.rows[r][kind], value(r), r]).filter(([, f]) => f).sort((a, b) => a[0] - b[0]);
         if (!points.length) continue;
         const last = points.at(-1)[2];
-        traces.push({ name: plain(method), x: points.map(([x]) => x), y: points.map(([, f]) => shownValue(f.value)), error_y: bars(points.map(([, f]) => f)), mode: "lines+markers", line: { color: look(last).color }, marker: look(last) });
+        traces.push({ name: plain(name), x: points.map(([x]) => x), y: points.map(([, f]) => shownValue(f.value)), error_y: bars(points.map(([, f]) => f)), mode: "lines+markers", line: { color: look(last).color }, marker: look(last) });
       }
-      const source = rowsFor((row) => row.method === "source")[0];
-      const base = source === undefined ? null : figure(list.map((c) => anywhere(source, c)), state.pass);
-      if (base && traces.length) traces.push({ name: "source", x: [0, 1], y: [base, base].map((f) => shownValue(f.value)), mode: "lines", line: { color: look(source).color, dash: "dash" } });
-      return { traces, controls, layout: { yaxis: percent(), xaxis: { title: { text: `fraction of the ${kind} that was adapted to` }, range: [0, 1.03] } } };
+      const source = rowsFor((row) => row.method === "source").find((r) => value(r));
+      if (source !== undefined && traces.length) traces.push({ name: "source", x: [0, 1], y: [0, 1].map(() => shownValue(value(source).value)), mode: "lines", line: { color: look(source).color, dash: "dash" } });
+      const note = state.pass === ONLINE ? "After the last epoch: online, only the part is measured." : "";
+      return { traces, controls, note, layout: { yaxis: percent(), xaxis: { title: { text: `fraction of the ${kind} that was adapted to` }, range: [0, 1.03] } } };
     };
   }
 
   function kappas(own, change) {
-    const changed = rowsFor((row) => Object.keys(row.changes).join() === "kappa");
-    const methods = unique(changed.map((r) => D.rows[r].method));
+    const only = (row) => row.classes === 1 && row.samples === 1;
+    const changed = rowsFor((row) => only(row) && Object.keys(row.changes).join() === "kappa");
     const { list, controls } = corruptionOf(own, change, changed);
-    const all = unique([...changed.map((r) => D.rows[r].changes.kappa), ...methods.map((m) => String((D.rows.find((row) => row.plain && row.method === m) || {}).kappa))]);
-    const values = all.filter((value) => value !== "undefined" && value !== "null").map(Number).sort((a, b) => a - b);
+    const kappaOf = (row) => (row.plain ? row.kappa : Number(row.changes.kappa));
     const traces = [];
-    for (const method of methods) {
-      const rowOf = (value) => D.rows.findIndex((row) => row.method === method && ((row.plain && row.kappa === value) || Number(row.changes.kappa) === value));
-      const without = D.rows.findIndex((row) => row.plain && row.method === `${method}-div`);
-      const points = [["no L_div", without], ...unique(values).map((value) => [`κ = ${value}`, rowOf(value)])];
-      const found = points.map(([, r]) => (r < 0 ? null : figure(list.map((c) => anywhere(r, c)), state.pass)));
-      const r = D.rows.findIndex((row) => row.plain && row.method === method);
-      traces.push({ name: plain(method), x: points.map(([x]) => x), y: found.map((f) => f && shownValue(f.value)), error_y: bars(found), mode: "lines+markers", line: { color: look(Math.max(r, 0)).color }, marker: look(Math.max(r, 0)) });
+    const lines = unique(changed.map((r) => lineName(D.rows[r])));
+    const rowsOf = (name) => rowsFor((row) => only(row) && lineName(row) === name && (row.plain || Object.keys(row.changes).join() === "kappa"));
+    const values = unique(lines.flatMap((name) => rowsOf(name).map((r) => kappaOf(D.rows[r])))).filter((value) => value !== null).sort((a, b) => a - b);
+    for (const name of lines) {
+      const rows = rowsOf(name), first = D.rows[rows[0]];
+      const without = rowsFor((row) => row.plain && row.method === `${first.method}-div` && row.protocol === first.protocol)[0];
+      const points = [["no L_div", without], ...values.map((value) => [`κ = ${value}`, rows.find((r) => kappaOf(D.rows[r]) === value)])];
+      const found = points.map(([, r]) => (r === undefined ? null : figure(cellsOf(r, list), state.pass)));
+      const r = rows.find((row) => D.rows[row].plain) ?? rows[0];
+      traces.push({ name: plain(name), x: points.map(([x]) => x), y: found.map((f) => f && shownValue(f.value)), error_y: bars(found), mode: "lines+markers", line: { color: look(r).color }, marker: look(r) });
     }
     return { traces: traces.filter((trace) => trace.y.some((y) => y !== null)), controls, layout: { yaxis: percent(), xaxis: { type: "category" } } };
   }
@@ -446,26 +467,27 @@
   // ---- one method on one corruption ------------------------------------------------------------------
 
   const focus = {};
-  function focused(change) {
-    const there = D.series.filter((s) => s.n === state.n && (state.d === -1 ? s.c < 0 : s.d === state.d && levels().includes(s.v) && state.c.includes(s.c)));
+  /** Before and after at one severity: of several, the highest. */
+  function focused() {
+    const level = levels().at(-1);
+    const there = here().filter((s) => s.v === level && chosen().includes(s.c));
     const corruptions = unique(there.map((s) => s.c)), rows = unique(there.map((s) => s.r)).filter((r) => D.rows[r].method !== "source");
     if (!corruptions.includes(focus.c)) focus.c = corruptions[0];
     if (!rows.includes(focus.r)) focus.r = rows.find((r) => D.rows[r].method === "slr") ?? rows.at(-1);
-    const controls = [
-      select("Method", rows.map((r) => [String(r), D.rows[r].label]), String(focus.r), (r) => { focus.r = Number(r); redraw("closer"); }),
-      select("Corruption", corruptions.map((c) => [String(c), c < 0 ? "none" : D.corruptions[c].name]), String(focus.c), (c) => { focus.c = Number(c); redraw("closer"); }),
-    ];
-    const at = (r) => there.find((s) => s.c === focus.c && s.r === r);
-    const source = rowsFor((row) => row.method === "source")[0];
-    return { controls, before: source === undefined ? undefined : at(source), after: at(focus.r) };
+    const controls = [select("Method", rows.map((r) => [String(r), D.rows[r].label]), String(focus.r), (r) => { focus.r = Number(r); redraw("closer"); })];
+    if (!state.clean) controls.push(select("Corruption", corruptions.map((c) => [String(c), D.corruptions[c].name]), String(focus.c), (c) => { focus.c = Number(c); redraw("closer"); }));
+    const at = (r) => find(state.n, state.d, level, focus.c, r);
+    const source = rowsFor((row) => row.method === "source").find((r) => at(r));
+    const note = levels().length > 1 ? `At severity ${level}.` : "";
+    return { controls, note, before: source === undefined ? undefined : at(source), after: focus.r === undefined ? undefined : at(focus.r) };
   }
-  const redraw = (group) => charts.filter((chart) => chart.group === group).forEach((chart) => { chart.stale = true; if (chart.visible) later(chart); });
+  const redraw = (group) => charts.filter((chart) => chart.group === group).forEach((chart) => { refresh(chart); });
 
   function histogram(sides, names) {
     const first = sides.find(([, side]) => side);
     if (!first) return { traces: [] };
-    const many = first[1].hist.length >= 60 && !names;
-    const x = first[1].hist.map((_, i) => (many ? (100 * i) / 59 : i));
+    const many = first[1].sorted;
+    const x = first[1].hist.map((_, i) => (many ? (100 * i) / (BARS - 1) : i));
     const traces = sides.filter(([, side]) => side).map(([name, side, shade]) => ({
       type: many ? "scatter" : "bar", mode: "lines", name: `${plain(name)}: entropy ${fixed(100 * side.even, 0)} %${100 * side.even < COLLAPSED ? ", collapsed" : ""}`,
       x, y: side.hist, marker: { color: 100 * side.even < COLLAPSED ? colour("--bad") : shade }, line: { color: shade },
@@ -481,7 +503,7 @@
     const known = sides.filter(([, side]) => side && side.bins.length);
     const labelled = known.some(([, side]) => side.bins[0][3] !== null);
     if (!labelled) {
-      const traces = known.map(([name, side, shade]) => ({ type: "bar", name: plain(name), x: side.bins.map((b) => (100 * (b[0] + 0.5)) / 15), y: side.bins.map((b) => b[1]), marker: { color: shade } }));
+      const traces = known.map(([name, side, shade]) => ({ type: "bar", name: plain(name), x: side.bins.map((b) => (100 * (b[0] + 0.5)) / BINS), y: side.bins.map((b) => b[1]), marker: { color: shade } }));
       return { traces, layout: { barmode: "group", xaxis: { title: { text: "confidence, %" }, range: [0, 100] }, yaxis: { title: { text: "share of the images, %" } } } };
     }
     const traces = known.map(([name, side, shade]) => ({
@@ -501,13 +523,13 @@
     if (D.series.length) {
       addChart("charts-curves", "Accuracy over epochs", overEpochs);
       if (D.series.some((s) => s.steps.step)) addChart("charts-curves", "Over steps", overSteps);
-      addChart("charts-models", "Mean accuracy of each network, over the chosen corruptions and all their severities", byNetwork);
+      addChart("charts-models", "Mean over the chosen corruptions and severities", byNetwork);
       addChart("charts-subsets", "A fraction of the classes", subsets("classes"));
       addChart("charts-subsets", "A fraction of the samples of each class", subsets("samples"));
       addChart("charts-kappa", "κ of the running class distribution, and no regulariser", kappas);
-      addChart("charts-closer", "Predicted classes", () => { const own = focused(); return { ...histogram(sidesOf(own), D.names[D.data[state.d]]), controls: own.controls }; });
+      addChart("charts-closer", "Predicted classes", () => { const own = focused(); return { ...histogram(sidesOf(own), D.names[state.d]), controls: own.controls, note: own.note }; });
       charts.at(-1).group = "closer";
-      addChart("charts-closer", "Reliability", () => { const own = focused(); return { ...reliability(sidesOf(own)), controls: own.controls }; });
+      addChart("charts-closer", "Reliability", () => { const own = focused(); return { ...reliability(sidesOf(own)), controls: own.controls, note: own.note }; });
       charts.at(-1).group = "closer";
     }
     for (const run of D.unlabelled.slice(0, 20)) {
@@ -532,10 +554,7 @@
 
   function draw() {
     drawHeadline();
-    for (const chart of charts) {
-      chart.stale = true;
-      if (chart.visible) later(chart);
-    }
+    charts.forEach(refresh);
   }
 
   function theme() {
@@ -553,7 +572,11 @@
     const open = byId("corruptions");
     if (open && open.open && !open.contains(event.target) && event.target.isConnected) open.open = false;
   });
-  if (D.series.length) choose({ n: pool[0].n, d: pool[0].c >= 0 ? pool[0].d : -1, v: "none" });
+  if (D.series.length) choose({ n: (D.series.find((s) => s.c >= 0) || D.series[0]).n });
   else draw();
   root.dataset.ready = "yes";
-})();
+}
+start().catch((error) => {
+  document.documentElement.classList.remove("script"); // the tables are there without it
+  throw error;
+});
