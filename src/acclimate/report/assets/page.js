@@ -456,12 +456,14 @@ async function start() {
     for (const name of lines) {
       const rows = rowsOf(name), first = D.rows[rows[0]];
       const without = rowsFor((row) => row.plain && row.method === `${first.method}-div` && row.protocol === first.protocol)[0];
-      const points = [["no L_div", without], ...values.map((value) => [`κ = ${value}`, rows.find((r) => kappaOf(D.rows[r]) === value)])];
-      const found = points.map(([, r]) => (r === undefined ? null : figure(cellsOf(r, list), state.pass)));
-      const r = rows.find((row) => D.rows[row].plain) ?? rows[0];
-      traces.push({ name: plain(name), x: points.map(([x]) => x), y: found.map((f) => f && shownValue(f.value)), error_y: bars(found), mode: "lines+markers", line: { color: look(r).color }, marker: look(r) });
+      const value = (row) => (row === undefined ? null : figure(cellsOf(row, list), state.pass));
+      const found = values.map((kappa) => value(rows.find((r) => kappaOf(D.rows[r]) === kappa))), none = value(without);
+      const r = rows.find((row) => D.rows[row].plain) ?? rows[0], style = { name: plain(name), legendgroup: name, line: { color: look(r).color } };
+      if (found.some(Boolean)) traces.push({ ...style, x: values.map((kappa) => `κ = ${kappa}`), y: found.map((f) => f && shownValue(f.value)), error_y: bars(found), mode: "lines+markers", marker: look(r) });
+      if (none) traces.push({ ...style, x: ["no L_div"], y: [shownValue(none.value)], error_y: bars([none]), mode: "markers", showlegend: !found.some(Boolean), marker: { ...look(r), symbol: "circle-open", size: 9 } });
     }
-    return { traces: traces.filter((trace) => trace.y.some((y) => y !== null)), controls, layout: { yaxis: percent(), xaxis: { type: "category" } } };
+    const order = [...values.map((kappa) => `κ = ${kappa}`), "no L_div"];
+    return { traces, controls, layout: { yaxis: percent(), xaxis: { type: "category", categoryorder: "array", categoryarray: order } } };
   }
 
   // ---- one method on one corruption ------------------------------------------------------------------
