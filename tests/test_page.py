@@ -287,7 +287,7 @@ def mixed() -> list[Record]:
         *(measured("slr", value, severity=v, **where) for v, value in ((1, 90.0), (5, 30.0))),
         *(measured("slr", value, severity=v, **where, **parts) for v, value in ((1, 86.0), (5, 24.0))),
         measured("slr", 28.0, **where, overrides={"kappa": 0.5}),
-        measured("slr", 1.0, **where, overrides={"kappa": 0.5, "delta": 1.0}),
+        measured("slr", 11.0, **where, overrides={"kappa": 0.5, "delta": 1.0}),
         measured("tent", 50.0, severity=1, **where),
         *(measured(m, value, network="two", data="c") for m, value in (("source", 25.0), ("slr", 35.0))),
         *(

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from acclimate.bench import PRESETS
 from acclimate.bench.compare import judge
 from acclimate.cli import app
-from acclimate.errors import OptionError
+from acclimate.errors import InputError, OptionError
 from acclimate.records import Record, read_records
 from acclimate.report.document import document, epoch_of
 from acclimate.report.formats import FORMATS
@@ -206,6 +206,42 @@ def test_records_of_python_and_odd_ones_can_be_reported() -> None:
         assert "rain" in document(records, kind)
 
 
+@pytest.mark.parametrize("value", [None, float("nan"), "much", 7.0])
+def test_records_without_usable_accuracies_are_left_out_and_told_of(value: Any) -> None:
+    odd = measured("tent", 50.0, seed=9)
+    odd["result"]["after_epoch"]["3"]["accuracy"] = value
+    found = gather([*small(), odd])
+    assert any("left out: 1 (net tent on data fog 5 …)" in note for note in found.notes)
+    assert document([*small(), odd], "markdown") == document(small(), "markdown")
+    broken = {**failed(""), "error": "out of memory"}
+    assert "out of memory" in build_page([*small(), odd, broken])
+
+
+def test_an_epoch_that_nobody_reached_is_an_error() -> None:
+    with pytest.raises(InputError, match="no run was measured after epoch 9"):
+        document([*small(), measured("bn", 50.0)], "csv", epoch=9)
+
+
+def test_images_that_were_left_out_are_told_of() -> None:
+    record = unlabelled()
+    record["result"]["left_out"] = {"broken.png": "truncated"}
+    (first, *_) = glance(gather([record]), [])
+    assert "could not be read and were left out: 1" in first.text
+
+
+def test_networks_whose_files_have_the_same_name_are_told_apart() -> None:
+    records = [measured("slr", value, seed=int(value)) for value in (20.0, 40.0)]
+    for record, folder in zip(records, ("a", "b"), strict=True):
+        record["cell"]["network"]["weights"] = f"{folder}/best.pth"
+        record["spec"]["weights"] = folder
+    assert gather(records).networks == ["best, a/best.pth, weights a", "best, b/best.pth, weights b"]
+
+
+def test_similarity_in_the_gallery_is_the_mean_over_seeds() -> None:
+    records = [measured("slr+it", 50.0, seed=seed, ssim=(0.5, after)) for seed, after in ((1, 0.6), (2, 0.4))]
+    assert "SSIM to clean 0.500 → 0.500 (+0.000), mean over 2 seeds" in build_page(records)
+
+
 def test_a_formula_in_a_name_is_not_one_in_a_table() -> None:
     text = document([measured("slr", 50.0, network='=HYPERLINK("x")')], "csv")
     (row, *_) = csv.DictReader(io.StringIO(text))
@@ -249,13 +285,13 @@ def compiled(text: str, folder: Path) -> int:
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 def test_latex_compiles_whatever_names_there_are(tmp_path: Path) -> None:
-    records = [*small(), measured("slr", 1.0, network=HOSTILE, data=HOSTILE), unlabelled(HOSTILE)]
+    records = [*small(), measured("slr", 11.0, network=HOSTILE, data=HOSTILE), unlabelled(HOSTILE)]
     compiled(document(records, "latex"), tmp_path)
     assert (tmp_path / "a.pdf").stat().st_size > 10_000
 
 
 def test_markdown_shows_hostile_names_as_text() -> None:
-    text = document([measured("slr", 1.0, network=HOSTILE)], "markdown")
+    text = document([measured("slr", 11.0, network=HOSTILE)], "markdown")
     assert "<script>" not in text
     assert r"\<script\>" in text
 
@@ -264,7 +300,7 @@ def test_the_first_sentences_say_what_worked_and_what_did_not() -> None:
     records = [*small(), measured("slr-div", 20.0, histogram=[991, *[1] * 9])]
     told = {sentence.text: sentence.kind for sentence in glance(gather(records), judge(records))}
     (best,) = [text for text in told if "is best" in text]
-    assert best.startswith("net on data: slr is best over 2 corruptions at severity 5, 44.50 ± 0.71 %")
+    assert best.startswith("net on data: slr is best over 2 test corruptions at severity 5, 44.50 ± 0.71 %")
     assert best.endswith("against 35.00 % without adaptation (+9.50).")
     assert told["slr loses to no adaptation on snow −3.00."] == "bad"
     (fallen,) = [text for text in told if "collapsed" in text]
@@ -279,7 +315,7 @@ def test_a_clean_loss_is_no_success() -> None:
     records = [measured(m, a, corruption=None, severity=None) for m, a in (("source", 90.0), ("slr", 88.0))]
     (first, *_) = glance(gather(records), [])
     assert first.kind == "bad"
-    assert "which nothing beats" in first.text
+    assert "nothing beats no adaptation, 90.00 %; slr comes nearest with 88.00 %" in first.text
 
 
 def test_an_adaptation_without_labels_is_told_of() -> None:
@@ -290,9 +326,9 @@ def test_an_adaptation_without_labels_is_told_of() -> None:
 
 def test_the_command_is_that_of_the_preset_if_all_of_it_is_there(tmp_path: Path) -> None:
     cells = list(PRESETS["demo"].cells())
-    assert commands(gather(_as_records(cells)))[0] == "acclimate bench demo --out results"
+    assert commands(gather(_as_records(cells)))[0] == "acclimate bench demo --out again"
     some = gather(_as_records(cells[:3]))
-    assert commands(some)[0] == "acclimate bench cells.jsonl.gz --out results"
+    assert commands(some)[0] == "acclimate bench cells.jsonl.gz --out again"
     packed = b64decode(cells_file(some).partition(",")[2])
     assert len(gzip.decompress(packed).splitlines()) == 3
     (tmp_path / "cells.jsonl.gz").write_bytes(packed)
@@ -317,7 +353,7 @@ def test_the_protocol_has_all_that_was_used() -> None:
     assert facts["seeds"] == "2020; 2021"
     assert facts["networks"] == "net (weights w)"
     assert facts["acclimate"] == "1, commit c0ffee"
-    table = hyperparameters(gather([*small(), measured("slr", 1.0, seed=4, overrides={"kappa": 0.5})]))
+    table = hyperparameters(gather([*small(), measured("slr", 11.0, seed=4, overrides={"kappa": 0.5})]))
     found = {row.label: dict(zip(table.heads[1:], row.cells, strict=True)) for row in table.rows}
     assert found["slr (paper)"]["lr"] == "0.0006"
     assert found["slr (paper)"]["freeze"] == "top"
@@ -402,10 +438,10 @@ def test_the_command_writes_what_the_name_says(tmp_path: Path) -> None:
             CliRunner().invoke(app, ["report", str(tmp_path / "r"), "--out", str(tmp_path / name)]).exit_code
             == 0
         )
-        assert (tmp_path / name).read_text("utf-8") == document([*small()], kind)
+        assert (tmp_path / name).read_text("utf-8") == document([*small(), failed("out of memory")], kind)
     said = CliRunner().invoke(app, ["report", str(tmp_path / "r"), "--format", "csv", "--metric", "error"])
     assert said.exit_code == 0
-    assert said.output == document([*small()], "csv", error=True)
+    assert said.output == document([*small(), failed("out of memory")], "csv", error=True)
     assert FORMATS.keys() == {"markdown", "latex", "csv", "json"}
 
 

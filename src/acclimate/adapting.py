@@ -137,6 +137,7 @@ def adapt_images(
     predictions: Path | None = None,
     record: Path | None = None,
     asked: Mapping[str, Any] | None = None,
+    left_out: Mapping[str, str] | None = None,
     resume: bool = False,
     progress: bool | None = None,
     on_step: Callable[[Adapter], None] = lambda adapter: None,
@@ -152,6 +153,7 @@ def adapt_images(
         predictions: a CSV file of the predictions before and after.
         record: a JSON file of all that can be said without labels, which `acclimate report` shows.
         asked: what the record says was asked for: a `acclimate.bench.Cell` as JSON.
+        left_out: images that could not be read, and why, for the record.
         resume: go on from ``out``, if it is there.
         on_step: called before the first update, after each, and when the work is interrupted.
     """
@@ -189,6 +191,7 @@ def adapt_images(
             names=None if classes is None else names,
             seconds=time.perf_counter() - begun,
             cautions=outcome.cautions,
+            left_out=left_out,
         )
         write_record(record, made)
     return outcome

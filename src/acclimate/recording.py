@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -150,6 +150,7 @@ def adaptation_record(
     names: Sequence[str] | None = None,
     seconds: float,
     cautions: Sequence[str] = (),
+    left_out: Mapping[str, str] | None = None,
 ) -> Record:
     """The record of an adaptation to images without labels: that of a benchmark less all accuracies.
 
@@ -157,6 +158,7 @@ def adaptation_record(
         asked: the fields of a `acclimate.bench.Cell` that are known.
         logits: before and after.
         names: of the classes, if the data do not know them.
+        left_out: images that could not be read, and why.
     """
     spec = spec_of(
         adapter, network, images, setting=setting, adapted_to=len(images), protocol=("after-epoch",)
@@ -175,6 +177,7 @@ def adaptation_record(
             "steps": curves(adapter),
             "gallery": _gallery(adapter, images) if adapter.method.input_transform else [],
             "cautions": list(cautions),
+            "left_out": dict(left_out or {}),
         },
         "cost": {"seconds": round(seconds, 3)},
         "origin": origin(),

@@ -79,7 +79,8 @@ def read_records(
     found = [keep(record) for path in paths for record in _read(Path(path))]
     if not found:
         raise InputError(
-            f"no records in {', '.join(map(str, paths))}: expected .json files of `acclimate bench`"
+            f"no records in {', '.join(map(str, paths))}: expected .json files of `acclimate bench` "
+            "or `acclimate adapt`"
         )
     return found
 
@@ -120,12 +121,12 @@ def _lines(path: Path) -> Iterator[tuple[Any, Path, int]]:
             for number, line in enumerate(lines, start=1):
                 yield json.loads(line), file, number
         except (OSError, EOFError, ValueError) as error:
-            raise InputError(f"{file} is no record of `acclimate bench`: {error}") from error
+            raise InputError(f"{file} is no record of acclimate: {error}") from error
 
 
 def _checked(record: Any, path: Path, line: int = 1) -> Record:
     if not isinstance(record, dict) or not record.keys() >= _REQUIRED:
-        raise InputError(f"{path}, line {line}: no record of `acclimate bench`")
+        raise InputError(f"{path}, line {line}: no record of acclimate")
     if record["schema"] != SCHEMA:
         raise InputError(f"{path}, line {line}: schema {record['schema']}, but this acclimate knows {SCHEMA}")
     return record

@@ -155,6 +155,7 @@ def adapt(
                 predictions=predictions,
                 record=record,
                 asked=asked.model_dump(mode="json"),
+                left_out=failed,
                 resume=resume,
                 on_step=live,
             )

@@ -46,14 +46,16 @@ def bench(
     out: Annotated[Path, typer.Option(help="A folder for the records.")] = Path("results"),
     models: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only these networks, or others instead.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="Only these networks, by commas, or others instead.", show_default=False
+        ),
     ] = None,
     weights: Weights = None,
     normalize: Annotated[
         str | None, typer.Option(metavar="MEAN/STD", help="As for `adapt`.", show_default=False)
     ] = None,
     methods: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only these.", show_default=False)
+        list[str] | None, typer.Option(metavar="NAME", help="Only these, by commas.", show_default=False)
     ] = None,
     corruptions: Annotated[
         list[str] | None,

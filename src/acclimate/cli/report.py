@@ -76,7 +76,7 @@ def report(
             part.write_text(text, encoding="utf-8", errors="backslashreplace")
     size = out.stat().st_size / 2**20 if out.is_file() else 0
     about = f", {size:.1f} MiB: open it in a browser" if chosen == "html" else ""
-    messages.print(f"{out}: {len(records):,} records{about}")
+    messages.print(f"{out}: {len(records):,} record{'s' * (len(records) != 1)}{about}")
 
 
 def _format(kind: str | None, out: Path | None) -> str:

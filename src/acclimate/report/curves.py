@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from matplotlib.axes import Axes
@@ -90,8 +91,15 @@ def _of(many: Sequence[Series], method: str, kind: str) -> list[Series]:
 
 
 def _curve(many: Mapping[float, Series]) -> Curve:
-    shown = {x: entry(series) for x, series in sorted(many.items())}
-    return {x: one for x, one in shown.items() if one is not None}
+    """Over the seeds that all points have, if there are any, so that points differ in nothing else."""
+    shared = set.intersection(*(set(series.runs) for series in many.values())) if many else set()
+    found: Curve = {}
+    for x, series in sorted(many.items()):
+        runs = {seed: run for seed, run in series.runs.items() if seed in shared or not shared}
+        one = entry(replace(series, runs=runs))
+        if one is not None:
+            found[x] = one
+    return found
 
 
 def figure_a2(found: Gathered, choice: Choice = ANY) -> Figure:

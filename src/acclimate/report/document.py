@@ -13,10 +13,18 @@ from acclimate.records import Record
 from acclimate.report.formats import FORMATS
 from acclimate.report.gather import LAST, ONLINE, Gathered, gather
 from acclimate.report.headline import headline_tables, pass_name
-from acclimate.report.reading import data_of, network_of, spoken
+from acclimate.report.reading import data_of, network_of, reason_of, shift_of, spoken
 from acclimate.report.tables import Entry, Row, Table
 
-__all__ = ["METRICS", "AgainstPaper", "adaptations_table", "against_paper", "document", "epoch_of"]
+__all__ = [
+    "METRICS",
+    "AgainstPaper",
+    "adaptations_table",
+    "against_paper",
+    "document",
+    "epoch_of",
+    "failures_table",
+]
 
 METRICS: Final = ("accuracy", "error")
 
@@ -32,13 +40,16 @@ def epoch_of(protocol: str) -> int:
 def document(records: Sequence[Record], kind: str, *, epoch: int = LAST, error: bool = False) -> str:
     """In one of `FORMATS`."""
     found = gather(records)
+    learning = [series for series in found.series if not series.fixed]
+    if learning and not any(series.evaluations(epoch) for series in learning):
+        raise InputError(f"no run was measured {pass_name(epoch)}: choose another protocol")
     tables = headline_tables(found, epoch=epoch, error=error)
-    if found.series and not tables:
-        raise InputError(f"nothing was measured {pass_name(epoch)}: choose another protocol")
     if found.unlabelled:
         tables.append(adaptations_table(found.unlabelled))
     if not tables:
         raise InputError("none of the records has a result: all cells failed")
+    if found.failed:
+        tables.append(failures_table(found.failed))
     return FORMATS[kind]([*tables, *against_paper(found).tables])
 
 
@@ -96,6 +107,19 @@ def _published_row(item: Difference) -> Row:
     where = spoken(item.corruption) or "all"
     keys = {"method": item.method, "epoch": item.epoch}
     return Row(where, (item.method, str(item.epoch), *entries, change), keys=keys)
+
+
+def failures_table(records: Sequence[Record], most: int | None = None) -> Table:
+    """Cells that failed, and why."""
+    rows = tuple(
+        Row(
+            f"{network_of(record)} {record['cell']['method']}",
+            (shift_of(record), str(record["cell"]["seed"]), reason_of(record)),
+        )
+        for record in records[:most]
+    )
+    note = f"And {len(records) - len(rows):,} more." if len(rows) < len(records) else ""
+    return Table("Cells that failed", ("cell", "data", "seed", "reason"), rows, note=note)
 
 
 def adaptations_table(records: Sequence[Record]) -> Table:

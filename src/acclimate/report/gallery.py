@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acclimate.records import Record
@@ -33,23 +34,36 @@ def _cards(found: Gathered) -> Iterator[str]:
             record = series.runs[min(series.runs)]
             place = series.place
             where = f"{spoken(place.corruption) or place.data} {place.severity or ''}".strip()
-            yield from _card(record, f"{where} · {series.variant.label} · {place.network}")
+            runs = list(series.runs.values())
+            yield from _card(record, f"{where} · {series.variant.label} · {place.network}", runs)
     for record in found.unlabelled:
-        yield from _card(record, f"{data_of(record)} · {record['cell']['method']} · {network_of(record)}")
+        yield from _card(
+            record, f"{data_of(record)} · {record['cell']['method']} · {network_of(record)}", [record]
+        )
 
 
-def _card(record: Record, title: str) -> Iterator[str]:
+def _card(record: Record, title: str, runs: Sequence[Record]) -> Iterator[str]:
     images = record["result"].get("gallery") or []
     if not images:
         return
-    ssim = record["result"].get("ssim")
-    similar = ""
-    if ssim and None not in (ssim["before"], ssim["after"]):
-        change = ssim["after"] - ssim["before"]
-        similar = f"SSIM to clean {ssim['before']:.3f} → {ssim['after']:.3f} ({change:+.3f})"
     rows = "".join(_row(image) for image in images[:SHOWN_IMAGES])
-    caption = f"<figcaption><b>{escaped(title)}</b><br>{similar}</figcaption>"
+    caption = f"<figcaption><b>{escaped(title)}</b><br>{_similar(runs)}</figcaption>"
     yield f'<figure class="card">{rows}{caption}</figure>'
+
+
+def _similar(runs: Sequence[Record]) -> str:
+    """To the clean images, over all that were compared: mean over seeds, while the images are of one."""
+    pairs = [run["result"].get("ssim") or {} for run in runs]
+    known = [
+        (pair["before"], pair["after"])
+        for pair in pairs
+        if None not in (pair.get("before"), pair.get("after"))
+    ]
+    if not known:
+        return ""
+    before, after = (statistics.fmean(values) for values in zip(*known, strict=True))
+    over = f", mean over {len(known)} seeds" if len(known) > 1 else ""
+    return f"SSIM to clean {before:.3f} → {after:.3f} ({after - before:+.3f}){over}"
 
 
 def _row(image: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from acclimate.bench.spec import ORACLE
 from acclimate.corruptions import CORRUPTIONS
 from acclimate.methods import METHODS
 from acclimate.records import Record
-from acclimate.report.reading import by_class, data_of, is_modified, learns, network_of, shift_of
+from acclimate.report.reading import by_class, data_of, is_modified, is_sound, learns, network_of, shift_of
 
 __all__ = ["LAST", "ONLINE", "Gathered", "Place", "Series", "Variant", "gather"]
 
@@ -149,7 +149,11 @@ def gather(records: Iterable[Record]) -> Gathered:
     notes = []
     if twice := len(everything) - len(unique):
         notes.append(f"Records that are there more than once: {twice:,}; the last of each counts.")
-    measured = [record for record in unique if "online" in record.get("result", {})]
+    labelled = [record for record in unique if "online" in record.get("result", {})]
+    measured = [record for record in labelled if is_sound(record)]
+    if odd := [record for record in labelled if not is_sound(record)]:
+        first = f"{network_of(odd[0])} {odd[0]['cell']['method']} on {shift_of(odd[0])}"
+        notes.append(f"Records without usable accuracies, which are left out: {len(odd):,} ({first} …).")
     names = _Names(measured)
     series: dict[tuple[Place, Variant], Series] = {}
     taken = 0
@@ -166,7 +170,7 @@ def gather(records: Iterable[Record]) -> Gathered:
         series=ranked,
         unlabelled=[record for record in unique if "before" in record.get("result", {})],
         failed=[record for record in unique if "error" in record],
-        records=unique,
+        records=[record for record in unique if "online" not in record.get("result", {}) or is_sound(record)],
         notes=[*notes, *names.notes],
     )
 
@@ -196,8 +200,10 @@ class _Names:
 
     @staticmethod
     def _network(record: Record) -> dict[tuple[str, ...], str]:
-        network, spec = network_of(record), record["spec"]
+        network, spec, asked = network_of(record), record["spec"], record["cell"].get("network") or {}
         return {
+            ("name", network): str(asked.get("name")),
+            ("file", network): str(asked.get("weights")),
             ("weights", network): f"weights {spec.get('weights')}",
             ("normalised", network): f"normalised by {json.dumps(spec.get('options', {}).get('normalize'))}",
         }

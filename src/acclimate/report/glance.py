@@ -44,15 +44,15 @@ def glance(found: Gathered, verdicts: list[Verdict]) -> list[Sentence]:
         told.append(
             Sentence(
                 "note",
-                f"Of the paper's claims, {sum(judged)} hold on these records, {len(judged) - sum(judged)} do "
-                f"not, and {len(verdicts) - len(judged)} were not measured.",
+                f"The paper's claims on these records: {sum(judged)} hold, {len(judged) - sum(judged)} not; "
+                f"not measured: {len(verdicts) - len(judged)}.",
             )
         )
     return told
 
 
-def _groups(found: Gathered) -> Iterator[tuple[str, dict[str, dict[Place, Series]]]]:
-    """Plain methods on the test corruptions of each network and data, or else on the others."""
+def _groups(found: Gathered) -> Iterator[tuple[str, str, dict[str, dict[Place, Series]]]]:
+    """Plain methods of each network and data: on the test corruptions, on the others, on none."""
     groups: dict[tuple[str, str, str], dict[str, dict[Place, Series]]] = {}
     for series in found.series:
         place = series.place
@@ -63,13 +63,12 @@ def _groups(found: Gathered) -> Iterator[tuple[str, dict[str, dict[Place, Series
         )
         rows = groups.setdefault((place.network, place.data, kind), {})
         rows.setdefault(series.variant.label, {})[place] = series
-    ordered = sorted(groups.items(), key=lambda item: not item[0][2])  # what is not shifted comes last
-    for (network, data, kind), rows in ordered:
-        if kind != "validation" or (network, data, "test") not in groups:
-            yield f"{network} on {data}", rows
+    kinds = ("test", "validation", "")  # what is not shifted comes last
+    for (network, data, kind), rows in sorted(groups.items(), key=lambda item: kinds.index(item[0][2])):
+        yield f"{network} on {data}", kind, rows
 
 
-def _best(where: str, rows: Mapping[str, dict[Place, Series]]) -> Iterator[Sentence]:
+def _best(where: str, kind: str, rows: Mapping[str, dict[Place, Series]]) -> Iterator[Sentence]:
     """The best method on the mean over all places, if all of them are there, against no adaptation."""
     places = list(dict.fromkeys(place for row in rows.values() for place in row))
     means: dict[str, Entry] = {}
@@ -83,14 +82,15 @@ def _best(where: str, rows: Mapping[str, dict[Place, Series]]) -> Iterator[Sente
     best = max(means, key=lambda label: means[label].value)
     gain = means[best].value - source.value
     shifts = len({place.corruption for place in places} - {""})
-    over = f" over {shifts} corruption{'s' * (shifts > 1)}{_severities(places)}" if shifts else ""
+    over = f" over {shifts} {kind} corruption{'s' * (shifts > 1)}{_severities(places)}" if shifts else ""
     clean = "" if shifts else " (no corruption)"
-    praise = "is best" if gain > 0 else "comes nearest to no adaptation, which nothing beats"
-    yield Sentence(
-        "good" if gain > 0 else "bad",
-        f"{where}{clean}: {best} {praise}{over}, {_said(means[best])} % after the last epoch against "
-        f"{source.value:.2f} % without adaptation ({_signed(gain)}).",
-    )
+    if gain > 0:
+        praise = f"{best} is best{over}, {_said(means[best])} % after the last epoch against"
+        told = f"{praise} {source.value:.2f} % without adaptation ({_signed(gain)})"
+    else:
+        nearest = f"{best} comes nearest with {_said(means[best])} % after the last epoch ({_signed(gain)})"
+        told = f"nothing beats no adaptation{over}, {source.value:.2f} %; {nearest}"
+    yield Sentence("good" if gain > 0 else "bad", f"{where}{clean}: {told}.")
     if shifts:
         yield from _losses(best, rows[best], rows["source"])
         yield from _calibration(best, rows[best], rows["source"])
@@ -170,6 +170,8 @@ def _adaptation(record: Record) -> Sentence:
     sides = [side["confidence"] for side in (result["before"], after)]
     sure = [f"{value:.3f}" if value is not None else "not a number" for value in sides]
     cautions = " ".join(f"Caution: {caution}." for caution in result.get("cautions", ()))
+    if left_out := result.get("left_out"):
+        cautions = f"Images that could not be read and were left out: {len(left_out):,}. {cautions}"
     return Sentence(
         "bad" if cautions else "note",
         f"{network_of(record)} adapted by {record['cell']['method']} to {images:,} images of "

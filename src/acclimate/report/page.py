@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from importlib import resources
 
 from acclimate.records import Record
-from acclimate.report.document import AgainstPaper, adaptations_table, against_paper
+from acclimate.report.document import AgainstPaper, adaptations_table, against_paper, failures_table
 from acclimate.report.formats import as_html, escaped
 from acclimate.report.gallery import gallery_section
 from acclimate.report.gather import Gathered, Series, gather
@@ -71,7 +71,7 @@ def _title(found: Gathered) -> str:
 
 def _few(names: list[str]) -> str:
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(names[:2]) + more
+    return " and ".join(names[:2]) + more if len(names) < 3 else f"{names[0]}, {names[1]}{more}"
 
 
 def _count(records: Sequence[Record], found: Gathered) -> str:
@@ -118,10 +118,8 @@ def _measured(found: Gathered) -> Iterator[str]:
             "kappa", "Regulariser", '<div class="charts" id="charts-kappa"></div>', script_only=True
         )
     fallen = collapses(found)
-    content = '<div class="charts script" id="charts-closer"></div>'
-    yield _section(
-        "closer", "Predicted classes and calibration", content + (_collapsed(fallen) if fallen else "")
-    )
+    content = '<div class="charts script" id="charts-closer"></div>' + (_collapsed(fallen) if fallen else "")
+    yield _section("closer", "Predicted classes and calibration", content, script_only=not fallen)
 
 
 def _collapsed(fallen: Sequence[tuple[Series, float]]) -> str:
@@ -150,22 +148,8 @@ def _against_paper(compared: AgainstPaper) -> Iterator[str]:
 
 
 def _failures(found: Gathered) -> Iterator[str]:
-    if not found.failed:
-        return
-    rows = []
-    for record in found.failed[:_FAILURES]:
-        cell = record["cell"]
-        shift = f"{cell['data']['name']} {spoken(cell['corruption'] or '')} {cell['severity'] or ''}".strip()
-        rows.append(
-            Row(
-                f"{network_of(record)} {cell['method']}",
-                (shift, str(cell["seed"]), record["error"]["reason"]),
-            )
-        )
-    more = len(found.failed) - len(rows)
-    note = f"And {more:,} more." if more else ""
-    table = Table("Cells that failed", ("cell", "data", "seed", "reason"), tuple(rows), note=note)
-    yield _section("failures", "Failures", as_html(table))
+    if found.failed:
+        yield _section("failures", "Failures", as_html(failures_table(found.failed, _FAILURES)))
 
 
 def _protocol(found: Gathered) -> str:

@@ -56,7 +56,7 @@ def table_1(found: Gathered, choice: Choice = ANY) -> Table:
 
 def table_2(found: Gathered, choice: Choice = ANY) -> Table:
     """Similarity to the clean images and accuracy, without and with the input transformation."""
-    otherwise = missing("adaptation with input transformation (slr+it)", "input-transformation")
+    otherwise = missing("slr+it on test corruptions", "input-transformation")
     own = _corrupted(found, choice, ("slr+it",), otherwise)
     series = own.plain(("slr", "slr+it"))
 

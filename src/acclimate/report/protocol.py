@@ -88,6 +88,7 @@ def hyperparameters(found: Gathered) -> Table:
     seen: dict[str, dict[str, Any]] = {}
     for record in _everything(found):
         method = {**record["spec"]["method"], "freeze": _frozen(record)}
+        method["kappa"] = method["kappa"] if method["diversity"] else "–"
         label = f"{record['cell']['method']} ({record['spec']['setting']})"
         if method["adapts_parameters"]:
             changed = record["cell"].get("overrides") or {}
@@ -123,7 +124,7 @@ def commands(found: Gathered) -> list[str]:
     cells += [record["cell"] for record in found.failed]
     if cells:
         told.append(_bench_command(cells))
-        told.append("acclimate report results --out report.html")
+        told.append("acclimate report again --out report.html")
     return told
 
 
@@ -134,9 +135,9 @@ def _bench_command(cells: Sequence[dict[str, Any]]) -> str:
         data = {own.name for spec in preset.specs for own in spec.data}
         networks = {own.name for spec in preset.specs for own in spec.networks}
         if names == (data, networks) and _keys(cells) == {cell.key for cell in preset.cells()}:
-            return f"acclimate bench {name}{' --data FOLDER' if preset.data else ''} --out results"
+            return f"acclimate bench {name}{' --data FOLDER' if preset.data else ''} --out again"
     own = all(":" in cell["data"]["path"] and "://" not in cell["data"]["path"] for cell in cells)
-    return f"acclimate bench {CELLS}{'' if own else ' --data FOLDER'} --out results"
+    return f"acclimate bench {CELLS}{'' if own else ' --data FOLDER'} --out again"
 
 
 def _keys(cells: Sequence[dict[str, Any]]) -> set[str]:

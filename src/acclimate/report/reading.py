@@ -13,8 +13,10 @@ __all__ = [
     "by_class",
     "data_of",
     "is_modified",
+    "is_sound",
     "learns",
     "network_of",
+    "reason_of",
     "shift_of",
     "slim",
     "spoken",
@@ -49,6 +51,19 @@ def by_class(record: Record) -> bool:
 def learns(record: Record) -> bool:
     """Whether a record's method goes through epochs."""
     return record["cell"]["method"] not in FIXED
+
+
+def is_sound(record: Record) -> bool:
+    """Whether all accuracies are numbers: nothing can be averaged with others."""
+    result = record["result"]
+    found = [values.get("accuracy") for values in (result["online"], *result["after_epoch"].values())]
+    return len(found) > 1 and all(isinstance(one, (int, float)) and 0 <= one <= 1 for one in found)
+
+
+def reason_of(record: Record) -> str:
+    """Why a cell failed."""
+    error = record["error"]
+    return str(error.get("reason", "not told") if isinstance(error, dict) else error)
 
 
 def is_modified(record: Record) -> bool:

@@ -39,15 +39,15 @@ async function start() {
   const find = (n, d, v, c, r) => index.get([n, d, v, c, r].join());
 
   /** Accuracies by seed in one pass; what learns nothing has one pass, which stands for all. */
-  function bySeed(series, pass) {
+  function bySeed(series, pass, only) {
     const values = series.a[FIXED.includes(D.rows[series.r].method) ? LAST : pass];
-    const known = values ? series.s.map((seed, i) => [seed, values[i]]).filter(([, value]) => value !== null) : [];
+    const known = values ? series.s.map((seed, i) => [seed, values[i]]).filter(([seed, value]) => value !== null && (!only || FIXED.includes(D.rows[series.r].method) || only.includes(seed))) : [];
     return known.length ? new Map(known) : undefined;
   }
 
   /** The mean over series, only if all are there; its spread is that of the seeds which all of them have. */
-  function figure(many, pass) {
-    const each = many.map((series) => series && bySeed(series, pass));
+  function figure(many, pass, only = null) {
+    const each = many.map((series) => series && bySeed(series, pass, only));
     if (!each.length || each.some((own) => !own)) return null;
     const seeds = [...each[0].keys()].filter((seed) => each.every((own) => own.has(seed)));
     const means = seeds.map((seed) => mean(each.map((own) => own.get(seed))));
@@ -67,14 +67,14 @@ async function start() {
   }
 
   function select(title, options, value, change) {
-    const list = make("select", { onchange: (event) => change(event.target.value) });
+    const list = make("select", { "data-key": title, onchange: (event) => change(event.target.value) });
     for (const [key, text] of options) list.append(make("option", { value: key, selected: key === value }, cut(text, 60)));
     return make("label", {}, title, list);
   }
 
   function toggle(title, options, value, change) {
     const buttons = options.map(([key, text]) =>
-      make("button", { type: "button", "aria-pressed": String(key === value), onclick: () => change(key) }, text));
+      make("button", { type: "button", "data-key": key, "aria-pressed": String(key === value), onclick: () => change(key) }, text));
     return make("div", { class: "field" }, title, make("span", { class: "switch" }, ...buttons));
   }
 
@@ -154,7 +154,7 @@ async function start() {
       order.sort((a, b) => {
         const [one, other] = [all[a][state.sort], all[b][state.sort]];
         if (!one || !other) return !one - !other;
-        return state.direction * (isError() ? one.value - other.value : other.value - one.value);
+        return state.direction * (other.value - one.value); // the best first
       });
     }
     const head = make("tr", {}, make("th", { scope: "col" }, "method"), ...titles.map((title, x) => sortable(title, x)));
@@ -163,18 +163,18 @@ async function start() {
       const row = rows[i], cells = all[i].map((cell, x) => shownCell(cell, best[x], row, base[x]));
       body.append(make("tr", { class: row.method === ORACLE ? "dim" : null }, make("th", { scope: "row" }, row.label), ...cells));
     }
-    return make("div", { class: "wide" }, make("table", { id: "results-table" }, make("thead", {}, head), body));
+    return make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "results" }, make("table", { id: "results-table" }, make("thead", {}, head), body));
   }
 
   function sortable(title, x) {
     const current = state.sort === x;
-    const direction = current ? (state.direction > 0 ? "descending" : "ascending") : null;
+    const direction = current ? ((state.direction > 0) !== isError() ? "descending" : "ascending") : null;
     const click = () => {
       if (!current) choose({ sort: x, direction: 1 });
       else if (state.direction > 0) choose({ direction: -1 });
       else choose({ sort: null, direction: 1 });
     };
-    return make("th", { scope: "col", "aria-sort": direction }, make("button", { type: "button", onclick: click }, title));
+    return make("th", { scope: "col", "aria-sort": direction }, make("button", { type: "button", "data-key": `sort ${x}`, onclick: click }, title));
   }
 
   function bestOf(rows, all, x) {
@@ -210,7 +210,7 @@ async function start() {
     parts.push(select("Protocol", passes(), state.pass, (pass) => choose({ pass })));
     parts.push(toggle("Metric", [["accuracy", "accuracy"], ["error", "error"]], state.metric, (metric) => choose({ metric })));
     if (D.rows.some((row) => !row.plain)) {
-      const box = make("input", { type: "checkbox", checked: state.variants, onchange: (e) => choose({ variants: e.target.checked, sort: null }) });
+      const box = make("input", { type: "checkbox", "data-key": "variants", checked: state.variants, onchange: (e) => choose({ variants: e.target.checked, sort: null }) });
       parts.push(make("label", { class: "check" }, box, "variants"));
     }
     return make("div", { class: "controls", id: "controls" }, ...parts);
@@ -219,7 +219,7 @@ async function start() {
   let menuOpen = false;
   function menu() {
     const tick = (c) => make("input", {
-      type: "checkbox", value: D.corruptions[c].name, checked: state.c.includes(c),
+      type: "checkbox", "data-key": `corruption ${c}`, value: D.corruptions[c].name, checked: state.c.includes(c),
       onchange: (event) => {
         const kept = state.there.filter((other) => (other === c ? event.target.checked : state.c.includes(other)));
         choose({ c: kept.length ? kept : state.c, sort: null });
@@ -239,8 +239,11 @@ async function start() {
     const place = byId("headline");
     if (!place) return;
     const what = `${isError() ? "Error" : "Accuracy"} in %, mean${D.series.some((s) => s.s.length > 1) ? " ± standard deviation over seeds" : ""}. ` +
-      "The best figure of each column is bold; a tinted cell is worse than no adaptation; a mean is there only where a method has all columns. Click a head to sort.";
+      "The best figure of each column is bold; a tinted cell is worse than no adaptation; a mean is there only where a method has all columns, over the seeds of each. Click a head to sort.";
+    const key = document.activeElement && document.activeElement.dataset.key;
     place.replaceChildren(drawControls(), drawTable(), make("p", { class: "note" }, what));
+    const same = key && [...place.querySelectorAll("[data-key]")].find((element) => element.dataset.key === key);
+    if (same) same.focus({ preventScroll: true }); // who uses the keyboard goes on where they were
   }
 
   // ---- charts ----------------------------------------------------------------------------------------
@@ -329,7 +332,7 @@ async function start() {
   }
   const look = (r) => ({ color: D.rows[r].method === ORACLE ? colour("--ink") : shade(D.rows[r].color), symbol: SYMBOLS[r % SYMBOLS.length] });
   const percent = () => ({ title: { text: `${state.metric} in %` } });
-  const bars = (list) => (list.some((f) => f && f.spread !== null) ? { type: "data", array: list.map((f) => (f && f.spread) || 0), thickness: 1 } : undefined);
+  const bars = (list) => (list.some((f) => f && f.spread !== null) ? { type: "data", array: list.map((f) => (f && f.spread !== null ? f.spread : NaN)), thickness: 1 } : undefined);
   const left = (names) => (names.length ? `Left out, as they lack some of the chosen: ${names.join(", ")}.` : "");
   const rowsFor = (test) => D.rows.map((row, r) => r).filter((r) => test(D.rows[r]));
 
@@ -419,6 +422,12 @@ async function start() {
     own.c = options.some(([key]) => key === own.c) ? own.c : "mean";
     return { list: own.c === "mean" ? there : [Number(own.c)], controls: there.length > 1 ? [select("Corruption", options, own.c, (c) => change({ c }))] : [] };
   }
+  /** Seeds that all rows have in all places, so that points of a line differ in nothing else; if there are any. */
+  function sharedSeeds(rows, list) {
+    const each = rows.map((r) => cellsOf(r, list)).filter((cells) => cells.length && cells.every(Boolean)).flat().map((s) => s.s);
+    const shared = each.length ? each[0].filter((seed) => each.every((own) => own.includes(seed))) : [];
+    return shared.length ? shared : null;
+  }
   /** Who adapts to a part has no online figure on all images. */
   const afterEpoch = () => (state.pass === ONLINE ? LAST : state.pass);
   const lineName = (row) => row.method + (row.protocol ? ` (${row.protocol})` : "");
@@ -428,11 +437,12 @@ async function start() {
     return (own, change) => {
       const parts = rowsFor((row) => row[kind] !== 1 && row[other] === 1 && !Object.keys(row.changes).length);
       const { list, controls } = corruptionOf(own, change, parts);
-      const value = (r) => figure(cellsOf(r, list), afterEpoch());
+      const value = (r, only) => figure(cellsOf(r, list), afterEpoch(), only);
       const traces = [];
       for (const name of unique(parts.map((r) => lineName(D.rows[r])))) {
         const rows = rowsFor((row) => lineName(row) === name && row[other] === 1 && !Object.keys(row.changes).length);
-        const points = rows.map((r) => [D.rows[r][kind], value(r), r]).filter(([, f]) => f).sort((a, b) => a[0] - b[0]);
+        const seeds = sharedSeeds(rows, list);
+        const points = rows.map((r) => [D.rows[r][kind], value(r, seeds), r]).filter(([, f]) => f).sort((a, b) => a[0] - b[0]);
         if (!points.length) continue;
         const last = points.at(-1)[2];
         traces.push({ name: plain(name), x: points.map(([x]) => x), y: points.map(([, f]) => shownValue(f.value)), error_y: bars(points.map(([, f]) => f)), mode: "lines+markers", line: { color: look(last).color }, marker: look(last) });
@@ -456,7 +466,8 @@ async function start() {
     for (const name of lines) {
       const rows = rowsOf(name), first = D.rows[rows[0]];
       const without = rowsFor((row) => row.plain && row.method === `${first.method}-div` && row.protocol === first.protocol)[0];
-      const value = (row) => (row === undefined ? null : figure(cellsOf(row, list), state.pass));
+      const seeds = sharedSeeds(without === undefined ? rows : [...rows, without], list);
+      const value = (row) => (row === undefined ? null : figure(cellsOf(row, list), state.pass, seeds));
       const found = values.map((kappa) => value(rows.find((r) => kappaOf(D.rows[r]) === kappa))), none = value(without);
       const r = rows.find((row) => D.rows[row].plain) ?? rows[0], style = { name: plain(name), legendgroup: name, line: { color: look(r).color } };
       if (found.some(Boolean)) traces.push({ ...style, x: values.map((kappa) => `κ = ${kappa}`), y: found.map((f) => f && shownValue(f.value)), error_y: bars(found), mode: "lines+markers", marker: look(r) });
@@ -574,7 +585,18 @@ async function start() {
     const open = byId("corruptions");
     if (open && open.open && !open.contains(event.target) && event.target.isConnected) open.open = false;
   });
-  if (D.series.length) choose({ n: (D.series.find((s) => s.c >= 0) || D.series[0]).n });
+  document.addEventListener("keydown", (event) => {
+    const open = byId("corruptions");
+    if (event.key === "Escape" && open) open.open = false;
+  });
+  window.addEventListener("beforeprint", () => {
+    if (!window.Plotly) loadPlotly();
+    charts.filter((chart) => chart.stale).forEach((chart) => chart.show());
+  });
+  if (D.series.length) {
+    const most = D.networks.map((_, n) => D.series.filter((s) => s.n === n).length);
+    choose({ n: most.indexOf(Math.max(...most)) }); // the network with most to show
+  }
   else draw();
   root.dataset.ready = "yes";
 }
