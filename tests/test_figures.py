@@ -135,7 +135,8 @@ def test_figure_3_has_the_accuracies_by_fraction() -> None:
         }
         (found,) = axes.containers
         assert spreads(found) == pytest.approx([1, 1, 1, 1, 1])
-    expected = pytest.approx([*(60 - 10 * f for f in FRACTIONS), 30])
+    # the whole has three seeds, 30 on the mean; the parts have one of them, which has 28
+    expected = pytest.approx([*(60 - 10 * f for f in FRACTIONS), 28])
     for axes in (top_snow, low_snow):
         assert lines(axes)["TENT"] == ([*FRACTIONS, 1.0], expected)
         (source,) = [line for line in axes.lines if line.get_label() == "No Adaptation"]
