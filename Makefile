@@ -35,6 +35,7 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/grids.py
+	$(BIN)/python benchmarks/report.py
 	$(PEERS)/bin/python benchmarks/corruptions.py
 	$(BIN)/python benchmarks/render.py
 
