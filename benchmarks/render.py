@@ -185,8 +185,8 @@ SECTIONS = {
     ),
     "report": (
         "A report of ten thousand records",
-        "Made records of 7 networks, 19 corruptions, 5 severities, 9 methods and 2 seeds; in Chromium, from opening "
-        "the page to the table sorted by a column.",
+        "Made records of 6 networks, 19 corruptions, 5 severities, 9 methods and 2 seeds; in Chromium, from "
+        "opening the page to the table sorted by a column.",
         None,
     ),
     "export": (
