@@ -15,7 +15,7 @@ from acclimate.report.page import build_page
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks" / "results" / "bench_demo.jsonl.gz"
 TARGET = ROOT / "docs" / "report.png"
-WIDTH, HEIGHT = 1280, 1500
+WIDTH, HEIGHT = 1280, 1960
 
 
 def main() -> None:

@@ -450,3 +450,16 @@ def test_a_report_of_failures_only_says_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["report", str(tmp_path / "r"), "--format", "csv"])
     assert result.exit_code == 2
     assert "all cells failed" in result.output
+
+
+def test_a_collapse_is_marked_on_the_page() -> None:
+    page = build_page([*small(), measured("slr-div", 20.0, histogram=[991, *[1] * 9])])
+    table = page.partition("<figcaption>Collapsed</figcaption>")[2].partition("</figure>")[0]
+    assert "slr-div" in table
+    assert "net on data fog 5" in table
+    data = page_data(gather([*small(), measured("slr-div", 20.0, histogram=[991, *[1] * 9])]))
+    assert min(series["even"] for series in data["series"]) < 0.05
+
+
+def test_an_adaptation_beyond_those_with_charts_is_told_of() -> None:
+    assert "Charts of the first 20." in build_page([unlabelled(f"photos {i}") for i in range(21)])

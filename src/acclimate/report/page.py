@@ -15,7 +15,7 @@ from acclimate.report.gallery import gallery_section
 from acclimate.report.gather import Gathered, Series, gather
 from acclimate.report.glance import Sentence, collapses, glance
 from acclimate.report.headline import headline_tables
-from acclimate.report.page_data import page_data
+from acclimate.report.page_data import DRAWN, page_data
 from acclimate.report.protocol import CELLS, cells_file, commands, facts_table, hyperparameters
 from acclimate.report.reading import data_of, network_of, spoken
 from acclimate.report.tables import Entry, Row, Table
@@ -136,6 +136,8 @@ def _collapsed(fallen: Sequence[tuple[Series, float]]) -> str:
 def _unlabelled(found: Gathered) -> Iterator[str]:
     if found.unlabelled:
         content = '<div class="charts script" id="charts-unlabelled"></div>'
+        if len(found.unlabelled) > DRAWN:
+            content += f'<p class="note">Charts of the first {DRAWN}.</p>'
         yield _section("adaptations", "Adaptations", as_html(adaptations_table(found.unlabelled)) + content)
 
 

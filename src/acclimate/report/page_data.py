@@ -18,9 +18,11 @@ from acclimate.report.gather import LAST, ONLINE, Gathered, Series
 from acclimate.report.palette import color_of
 from acclimate.report.reading import data_of, network_of, spoken
 
-__all__ = ["CURVES", "page_data"]
+__all__ = ["CURVES", "DRAWN", "page_data"]
 
 CURVES = ("accuracy", "loss", "confidence", "class_entropy")
+DRAWN = 20
+"""Adaptations without labels that have charts of their own."""
 _POINTS = 32  # of a curve
 _BARS = 60  # classes that are shown one by one; of more, the counts in falling order
 _DIGITS = 4
@@ -67,7 +69,7 @@ def page_data(found: Gathered) -> dict[str, Any]:
             for series in found.series
         ],
         "names": _class_names(found, datas),
-        "unlabelled": [_unlabelled(record) for record in found.unlabelled],
+        "unlabelled": [_unlabelled(record) for record in found.unlabelled[:DRAWN]],
         "constants": {
             "oracle": ORACLE,
             "fixed": FIXED,

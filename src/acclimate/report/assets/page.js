@@ -545,7 +545,7 @@ async function start() {
       addChart("charts-closer", "Reliability", () => { const own = focused(); return { ...reliability(sidesOf(own)), controls: own.controls, note: own.note }; });
       charts.at(-1).group = "closer";
     }
-    for (const run of D.unlabelled.slice(0, 20)) {
+    for (const run of D.unlabelled) {
       const sides = () => [["before", run.before, colour("--pale")], ["after", run.after, colour("--link")]];
       addChart("charts-unlabelled", `Predicted classes: ${cut(run.label, 80)}`, () => histogram(sides(), run.names));
       addChart("charts-unlabelled", `Confidence: ${cut(run.label, 80)}`, () => reliability(sides()));
