@@ -17,8 +17,8 @@ from acclimate.report.page import build_page
 from acclimate.report.reading import slim
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from browsing import CHROMIUM
 from made_records import many
-from test_page import CHROMIUM
 
 COUNT, ROUNDS = 10_000, 5
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 # Some virtual machines announce AMX and then trap on it: a bfloat16 linear layer would kill the test run.
@@ -11,7 +12,11 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 from PIL import Image
+from playwright.sync_api import Browser, sync_playwright
 
+from acclimate.records import read_records
+from acclimate.report.page import build_page
+from browsing import CHROMIUM
 from corrupted import picture
 
 # A shell in the background lets its children ignore Ctrl-C, which some tests press.
@@ -26,3 +31,20 @@ def folder(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture(seed=number)).save(path)
     return tmp_path / "images"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the committed records."""
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    records = Path(__file__).parents[1] / "benchmarks/results/bench_demo.jsonl.gz"
+    path.write_text(build_page(read_records(records)), encoding="utf-8")
+    return path

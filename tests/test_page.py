@@ -3,86 +3,24 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
+import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser
 
 from acclimate.records import Record, read_records
 from acclimate.report.formats import calm
+from acclimate.report.gather import LAST, ONLINE, gather
+from acclimate.report.headline import headline_tables
 from acclimate.report.page import build_page
+from acclimate.report.tables import Entry, Row
+from browsing import DESKTOP, PHONE, needs_chromium, number, opened, scrolled
 from made_records import failed, many, measured, unlabelled
-from test_report import HOSTILE
-
-DEMO = Path(__file__).parents[1] / "benchmarks/results/bench_demo.jsonl.gz"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-
-
-@dataclass
-class Seen:
-    """A page, and all that it said and asked for."""
-
-    page: Page
-    messages: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    def check(self) -> None:
-        assert self.messages == []
-        assert [url for url in self.requests if not url.startswith(("data:", "blob:"))] == self.requests[:1]
-        assert self.requests[0].startswith("file://")
-
-    def column(self, title: str) -> list[str]:
-        """What stands under a head, row by row."""
-        heads = self.page.locator("#results-table thead th").all_inner_texts()
-        place = [re.sub(r"\s*[▾▴]", "", head).replace("\n", " ").strip() for head in heads].index(title)
-        return self.page.locator(f"#results-table tbody tr > :nth-child({place + 1})").all_inner_texts()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-def opened(browser: Browser, path: Path, **options: Any) -> Seen:
-    page = browser.new_context(**{"viewport": DESKTOP, **options}).new_page()
-    seen = Seen(page)
-    page.on("console", lambda message: seen.messages.append(message.text))
-    page.on("pageerror", lambda error: seen.messages.append(str(error)))
-    page.on("request", lambda request: seen.requests.append(request.url))
-    page.goto(path.as_uri())
-    if options.get("java_script_enabled", True):
-        page.wait_for_selector("html[data-ready]")
-    return seen
-
-
-def scrolled(page: Page) -> None:
-    """To every chart: they are drawn when they come into sight."""
-    for chart in page.locator(".chart").all():
-        chart.scroll_into_view_if_needed()
-        chart.locator(".js-plotly-plot .main-svg").first.wait_for()
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(build_page(read_records(DEMO)), encoding="utf-8")
-    return path
-
-
-def number(text: str) -> float:
-    return float(text.partition("±")[0].replace("−", "-"))
+from test_report import DEMO, HOSTILE
 
 
 @needs_chromium
@@ -161,38 +99,35 @@ def test_the_table_is_that_of_the_records_and_the_static_one_the_same(browser: B
 
 
 @needs_chromium
-@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")])
-def test_every_chart_is_drawn_in_any_size_and_scheme(
-    browser: Browser, demo: Path, size: Any, scheme: str
-) -> None:
-    seen = opened(browser, demo, viewport=size, color_scheme=scheme)
-    scrolled(seen.page)
-    charts = seen.page.locator(".chart")
-    assert charts.count() == 8
-    assert seen.page.locator(".chart .plot.js-plotly-plot").count() == charts.count()
-    assert seen.page.locator(".chart", has_text="nothing was measured").count() == 0
-    assert seen.page.evaluate("document.documentElement.scrollWidth") == size["width"]  # only tables scroll
-    paper = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 26)")
-    seen.page.locator("#theme").click()
-    assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") != paper
-    seen.check()
+def test_live_tables_are_those_of_python_whatever_is_missing(browser: Browser, tmp_path: Path) -> None:
+    """Two implementations of one rule: figures between two digits, gaps, seeds that only some have."""
+    rng = random.Random(1)
+    records = [record for record in many(1710) if rng.random() < 0.8]
+    for record in records:
+        record["result"]["online"]["accuracy"] = rng.randrange(513) / 512
+        for values in record["result"]["after_epoch"].values():
+            values["accuracy"] = rng.randrange(513) / 512
+    path = tmp_path / "report.html"
+    path.write_text(build_page(records), encoding="utf-8")
+    seen = opened(browser, path)
+    for epoch, protocol in ((LAST, "after the last epoch"), (ONLINE, "online"), (2, "after epoch 2")):
+        tables = [t for t in headline_tables(gather(records), epoch=epoch) if t.keys["corruptions"] == "test"]
+        assert len(tables) == 5
+        for table in tables:
+            seen.page.get_by_label("Network").select_option(table.keys["network"])
+            seen.page.get_by_label("Severity").select_option(str(table.keys["severity"]))
+            seen.page.get_by_label("Protocol").select_option(protocol)
+            live = seen.page.locator("#results-table tbody tr").all_inner_texts()
+            assert [line.split("\t") for line in live] == [shown(row) for row in table.rows]
 
 
-@needs_chromium
-def test_curves_are_those_of_the_records(browser: Browser, demo: Path) -> None:
-    seen = opened(browser, demo)
-    names = {name: dict(points) for name, points in lines(seen.page, "kappa").items()}
-    assert list(names["slr"]) == ["κ = 0", "κ = 0.5", "κ = 0.9", "κ = 0.99"]
-    shown = seen.page.locator("#kappa .plot").evaluate("plot => plot.data.map(line => line.x)")
-    assert ["no L_div"] in shown
-    records = [
-        r
-        for r in read_records(DEMO)
-        if r["cell"]["method"] == "slr" and r["cell"]["overrides"] == {"kappa": 0.5}
-    ]
-    mean = sum(100 * r["result"]["after_epoch"]["5"]["accuracy"] for r in records) / len(records)
-    assert names["slr"]["κ = 0.5"] == pytest.approx(mean, abs=1e-3)
+def shown(row: Row) -> list[str]:
+    cells = []
+    for cell in row.cells:
+        assert cell is None or isinstance(cell, Entry)
+        spread = "" if cell is None or cell.spread is None else f"±{cell.spread:.2f}"
+        cells.append("" if cell is None else cell.plain.replace("-", "−").replace("+0.00", "0.00") + spread)
+    return [row.label, *cells]
 
 
 def hostile() -> list[Record]:
@@ -276,99 +211,3 @@ def test_an_adaptation_without_labels_has_a_page_too() -> None:
     assert 'id="results"' not in page
     assert "acclimate adapt --model net" in page
     assert "Caution: the predictions fall on few classes." in page
-
-
-def mixed() -> list[Record]:
-    """Two networks, severities and data without corruptions that must not be mixed."""
-    where = {"network": "one", "data": "c"}
-    parts = {"subset": {"classes": 0.5}}
-    return [
-        *(measured("source", value, severity=v, **where) for v, value in ((1, 80.0), (5, 20.0))),
-        *(measured("slr", value, severity=v, **where) for v, value in ((1, 90.0), (5, 30.0))),
-        *(measured("slr", value, severity=v, **where, **parts) for v, value in ((1, 86.0), (5, 24.0))),
-        measured("slr", 28.0, **where, overrides={"kappa": 0.5}),
-        measured("slr", 11.0, **where, overrides={"kappa": 0.5, "delta": 1.0}),
-        measured("tent", 50.0, severity=1, **where),
-        *(measured(m, value, network="two", data="c") for m, value in (("source", 25.0), ("slr", 35.0))),
-        *(
-            measured("source", v, network="one", data=d, corruption=None, severity=None)
-            for d, v in (("x", 80.0), ("y", 20.0))
-        ),
-        *(
-            measured("slr", v, network="one", data=d, corruption=None, severity=None)
-            for d, v in (("x", 81.0), ("y", 30.0))
-        ),
-    ]
-
-
-@pytest.fixture(scope="module")
-def mixed_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("mixed") / "report.html"
-    path.write_text(build_page(mixed()), encoding="utf-8")
-    return path
-
-
-def lines(page: Page, section: str, number: int = 0) -> dict[str, list[tuple[Any, float]]]:
-    """What a chart shows, by the name of the line."""
-    chart = page.locator(f"#{section} .chart").nth(number)
-    chart.scroll_into_view_if_needed()
-    page.locator(f"#{section} .chart:not([data-stale]) .main-svg").first.wait_for()
-    page.wait_for_function("chart => !chart.dataset.stale", arg=chart.element_handle())
-    found = chart.locator(".plot").evaluate(
-        "plot => plot.data.filter(line => line.showlegend !== false).map(line => [line.name, line.x, line.y])"
-    )
-    return {name: list(zip(x, y, strict=True)) for name, x, y in found}
-
-
-@needs_chromium
-def test_charts_mix_neither_severities_nor_networks(browser: Browser, mixed_page: Path) -> None:
-    seen = opened(browser, mixed_page)
-    page = seen.page
-    assert lines(page, "subsets")["slr"] == [(0.5, 24.0), (1, 30.0)]
-    assert lines(page, "subsets")["source"] == [(0, 20.0), (1, 20.0)]
-    assert lines(page, "kappa")["slr"] == [("κ = 0.5", 28.0), ("κ = 0.9", 30.0)]
-    page.get_by_label("Severity").select_option("all")
-    assert seen.column("mean")[:2] == ["50.00", "60.00"]
-    assert seen.column("method") == ["source", "slr"]  # TENT lacks a severity
-    assert lines(page, "subsets")["slr"] == [(0.5, 55.0), (1, 60.0)]
-    assert lines(page, "subsets")["source"][0] == (0, 50.0)
-    assert lines(page, "models") == {
-        "source": [(0, 20.0), (1, 25.0)],
-        "slr": [(0, 30.0), (1, 35.0)],
-    }  # severity 5
-    assert "that all networks have" in page.locator("#models .note").inner_text()
-    assert [y for _, y in lines(page, "curves")["slr"]] == [56.0, 57.0, 58.0, 59.0, 60.0]
-    assert "tent" in page.locator("#curves .note").first.inner_text()
-    names = list(lines(page, "closer", 1))
-    assert names[1:] == ["before: ECE 70.0 %", "after slr: ECE 60.0 %"]
-    assert page.locator("#closer .note").first.inner_text() == "At severity 5."
-    seen.check()
-
-
-@needs_chromium
-def test_data_without_corruptions_stand_by_themselves(browser: Browser, mixed_page: Path) -> None:
-    seen = opened(browser, mixed_page)
-    seen.page.get_by_label("Data").select_option("y (no corruption)")
-    assert (seen.column("method"), seen.column("accuracy")) == (["source", "slr"], ["20.00", "30.00"])
-    assert seen.column("gain") == ["0.00", "+10.00"]
-    assert [y for _, y in lines(seen.page, "curves")["slr"]][-1] == 30.0
-    assert lines(seen.page, "curves", 1)["slr"][-1] == (3, 30.0)
-    assert list(lines(seen.page, "closer", 1))[1:] == ["before: ECE 70.0 %", "after slr: ECE 60.0 %"]
-    seen.page.get_by_role("button", name="error", exact=True).click()
-    assert seen.column("change") == ["0.00", "−10.00"]
-    seen.check()
-
-
-@needs_chromium
-def test_variants_are_shown_on_demand_or_where_there_is_nothing_else(
-    browser: Browser, mixed_page: Path, tmp_path: Path
-) -> None:
-    seen = opened(browser, mixed_page)
-    assert seen.column("method") == ["source", "slr"]
-    seen.page.get_by_label("variants").check()
-    assert "slr on 0.5 of the classes" in seen.column("method")
-    seen.page.get_by_label("Protocol").select_option("online")
-    assert "slr on 0.5 of the classes" not in seen.column("method")  # measured on its part only
-    path = tmp_path / "report.html"
-    path.write_text(build_page([measured("slr", 50.0, overrides={"kappa": 0.5})]), encoding="utf-8")
-    assert opened(browser, path).column("method") == ["slr, kappa 0.5"]

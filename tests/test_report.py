@@ -34,6 +34,7 @@ from acclimate.report.tables import Entry, Row, Table, bold_best
 from made_records import failed, measured, unlabelled
 
 ROOT = Path(__file__).parents[1]
+DEMO = ROOT / "benchmarks/results/bench_demo.jsonl.gz"
 HOSTILE = """<script>alert("1")</script> '&amp; %_#{}$^~\\ κ 猫 ü ‮""" + "x" * 300
 
 
@@ -386,7 +387,7 @@ def test_slim_records_give_the_same_report() -> None:
 
 def test_the_committed_records_give_the_committed_table() -> None:
     """The report and the documents count by different code."""
-    records = read_records(ROOT / "benchmarks/results/bench_demo.jsonl.gz")
+    records = read_records(DEMO)
     shown = (ROOT / "docs/results.md").read_text("utf-8")
     table = next(
         t

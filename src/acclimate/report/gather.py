@@ -94,11 +94,15 @@ class Series:
         return {seed: values for seed, values in found.items() if values is not None}
 
     def accuracies(self, epoch: int) -> dict[int, float]:
-        """In %, by seed; of VisDA-C the mean over classes, as it is reported."""
-        found = self.evaluations(epoch).items()
-        if by_class(next(iter(self.runs.values()))):
-            return {seed: 100 * class_mean(values) for seed, values in found}
-        return {seed: 100 * values["accuracy"] for seed, values in found}
+        """In %, by seed; of VisDA-C the mean over classes, as it is reported.
+
+        The last digits, those of the multiplication, are cut: the page starts from the same numbers.
+        """
+        classes = by_class(next(iter(self.runs.values())))
+        return {
+            seed: round(100 * (class_mean(values) if classes else values["accuracy"]), 6)
+            for seed, values in self.evaluations(epoch).items()
+        }
 
     @property
     def fixed(self) -> bool:

@@ -26,7 +26,6 @@ DRAWN = 20
 _POINTS = 32  # of a curve
 _BARS = 60  # classes that are shown one by one; of more, the counts in falling order
 _DIGITS = 4
-_EXACT = 6  # so that what is rounded here is not rounded wrongly there
 
 
 def page_data(found: Gathered) -> dict[str, Any]:
@@ -94,11 +93,7 @@ def _figures(series: Series) -> dict[str, Any]:
     return {
         "s": seeds,
         "a": {
-            str(epoch): [
-                round(found[seed], _EXACT) if seed in found else None
-                for found in (series.accuracies(epoch),)
-                for seed in seeds
-            ]
+            str(epoch): [found.get(seed) for found in (series.accuracies(epoch),) for seed in seeds]
             for epoch in passes
         },
     }

@@ -20,18 +20,29 @@ async function start() {
   const D = await unpack();
   const { oracle: ORACLE, fixed: FIXED, collapsed: COLLAPSED, bins: BINS, bars: BARS } = D.constants;
 
-  const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+  /** A sum that keeps what is lost on the way (Neumaier), so that figures round as in Python. */
+  function sum(values) {
+    let total = 0, lost = 0;
+    for (const value of values) {
+      const next = total + value;
+      lost += Math.abs(total) >= Math.abs(value) ? total - next + value : value - next + total;
+      total = next;
+    }
+    return total + lost;
+  }
+  const mean = (values) => sum(values) / values.length;
   const spread = (values) => {
     if (values.length < 2) return null;
     const middle = mean(values);
-    return Math.sqrt(values.reduce((sum, v) => sum + (v - middle) ** 2, 0) / (values.length - 1));
+    return Math.sqrt(sum(values.map((value) => (value - middle) ** 2)) / (values.length - 1));
   };
   const unique = (values) => [...new Set(values)];
   /** As Python writes it: what lies just between two figures goes to the even one. */
   function fixed(number, digits = 2) {
     const scaled = Math.abs(number) * 10 ** digits, low = Math.floor(scaled);
-    const tie = scaled - low === 0.5 ? (Math.sign(number) * (low + (low % 2))) / 10 ** digits : number;
-    return tie.toFixed(digits).replace("-", "−");
+    const between = Number.isInteger(number * 2 ** (digits + 1)) && scaled - low === 0.5;
+    const even = between ? (Math.sign(number) * (low + (low % 2))) / 10 ** digits : number;
+    return even.toFixed(digits).replace("-", "−");
   }
 
   const index = new Map();
