@@ -14,6 +14,7 @@ from acclimate.recording import picture
 from acclimate.records import SCHEMA, Record
 
 CLASSES = 10
+HOSTILE = """<script>alert("1")</script> '&amp; %_#{}$^~\\ κ 猫 ü ‮""" + "x" * 300
 ORIGIN = {
     "acclimate": "1", "commit": "c0ffee", "torch": "2", "python": "3", "machine": "x", "system": "L",
 }  # fmt: skip
@@ -135,3 +136,18 @@ def many(count: int) -> list[Record]:
             values["accuracy"] = rng.random()
         found.append(record)
     return found
+
+
+def small() -> list[Record]:
+    """Two corruptions; SLR with two seeds; TENT lacks a corruption."""
+    return [
+        measured("source", 30.0),
+        measured("source", 40.0, corruption="snow"),
+        measured("tent", 45.0),
+        measured("slr", 50.0),
+        measured("slr", 54.0, seed=2021),
+        measured("slr", 38.0, corruption="snow"),
+        measured("slr", 36.0, corruption="snow", seed=2021),
+        measured("oracle", 90.0),
+        measured("oracle", 92.0, corruption="snow"),
+    ]

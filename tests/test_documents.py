@@ -112,8 +112,10 @@ def test_python_runs(
     path: Path, names: dict[str, Any], python_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(python_folder)
+    given = set(names)
     for block in of(path, "python"):
         run_python(block, names)
+    assert names.keys() - given > {"__builtins__"}  # the blocks have left what they made
 
 
 @pytest.mark.parametrize("path", WITH_SHELL, ids=name_of)

@@ -21,8 +21,8 @@ from acclimate.report.headline import headline_tables
 from acclimate.report.page import build_page
 from acclimate.report.tables import Entry, Row
 from browsing import DESKTOP, PHONE, needs_chromium, number, opened, scrolled
-from made_records import failed, many, measured, unlabelled
-from test_report import DEMO, HOSTILE
+from made_records import HOSTILE, failed, many, measured, unlabelled
+from test_report import DEMO
 
 
 @needs_chromium
