@@ -17,6 +17,7 @@ from acclimate.delta import check_source, digests, read_delta, write_delta
 from acclimate.engine import Engine
 from acclimate.errors import AcclimateWarning, DeltaError, OptionError, listed, unknown
 from acclimate.export import export_module
+from acclimate.fast.recycling import release_memory
 from acclimate.fitting import Fit, begin, run
 from acclimate.interrupts import uninterrupted
 from acclimate.methods import Method, chosen_setting, parse_method
@@ -59,7 +60,12 @@ class Adapter:
         steps: number of online calls to come, over which a cosine schedule decays.
         device: where to adapt, if not where the model is.
         seed: of the order of the images and the initial weights of the input transformation.
-        fast: let images lie in memory as convolutions take them fastest, which moves the last digits.
+        fast: take every saving of `acclimate.fast.TRICKS`, which moves the last digits; or a list of
+            their names; or none (``False``).
+        precision: what the network computes in: ``"fp32"``, ``"bf16"``, ``"fp16"``, or ``"auto"``, the best
+            that the device has natively. Losses, statistics and updates stay in float32.
+        memory: compute the first stages of the network a second time instead of keeping them: ``"auto"``
+            if a batch would not fit, ``"low"`` always, ``"off"`` never.
         **overrides: fields of `Method`: ``lr``, ``delta``, ``kappa``, ``optimizer``, ...
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
@@ -86,7 +92,9 @@ class Adapter:
         steps: int | None = None,
         device: torch.device | str | None = None,
         seed: int = 0,
-        fast: bool = True,
+        fast: bool | Sequence[str] = True,
+        precision: str = "fp32",
+        memory: str = "auto",
         **overrides: Any,
     ) -> None:
         misplaced = sorted(overrides.keys() & _FIT_ONLY)
@@ -109,6 +117,8 @@ class Adapter:
             steps=steps,
             seed=seed,
             fast=fast,
+            precision=precision,
+            memory=memory,
         )
         self._external = objective
         with torch.inference_mode(False):
@@ -242,6 +252,7 @@ class Adapter:
                 self._generator.set_state(before)
             raise
         self._fit = None
+        release_memory()
         return self.history
 
     def predict(self, data: Any, *, batch_size: int | None = None) -> Tensor:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from acclimate.delta import digests
 from acclimate.errors import DivergenceError, ModelError, OptionError
+from acclimate.fast.precision import LossScale, chosen_precision
+from acclimate.fast.recycling import keep_memory
 from acclimate.images import checked_images
 from acclimate.input_transform import InputTransformation
 from acclimate.methods import Method
@@ -53,6 +55,9 @@ class Engine:
         )
         like = floating_like(self.prepared.model)
         self.device, self._dtype = like.device, like.dtype
+        self._precision = chosen_precision(options.precision, self.device)
+        self._recycles = self.device.type == "cpu" and "recycling" in options.tricks
+        self._scale = LossScale() if self._precision == torch.float16 else None
         self.network = self._make_network()
         mismatch = options.normalize and normalization_mismatch(model_info(model), *options.normalize)
         self.cautions = (*self.prepared.cautions, mismatch) if mismatch else self.prepared.cautions
@@ -62,7 +67,8 @@ class Engine:
             raise OptionError(f"{method.name!r} adapts no parameters, so that objective= has nothing to move")
         if self.parameters and not (method.has_loss or external is not None):
             raise OptionError(f"{method.name!r} has no loss that could move the parameters it adapts")
-        self._optimizer = make_optimizer(method, self.parameters) if self.parameters else None
+        fused = "optimizer" in options.tricks
+        self._optimizer = make_optimizer(method, self.parameters, fused=fused) if self.parameters else None
         self.objective: Objective | None = None
         self._digests: dict[str, str] | None = None
         self._snapshot = {name: tensor.detach().clone() for name, tensor in self.changing().items()}
@@ -91,7 +97,8 @@ class Engine:
             transform=transform,
             classes=options.classes,
             features=options.features,
-            fast=options.fast,
+            tricks=options.tricks,
+            precision=self._precision,
         )
 
     def update(self, batch: Batch, *, position: int, total: int | None, epoch: int = 0) -> Tensor:
@@ -110,14 +117,14 @@ class Engine:
                     logits: Tensor = self.network(images)
                 loss = self._loss(logits, batch.index)
                 if self._optimizer is not None:
-                    self._optimizer.zero_grad(set_to_none=True)
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    self._backward(loss)
                 measured = self._measured(logits.detach(), loss.detach())
+                usable = self._usable(measured[0], measured[3])
             except BaseException:
                 undo()
                 raise
             lr = learning_rate(self.method, position, total)
-            if self._optimizer is not None:
+            if self._optimizer is not None and usable:
                 self._optimizer.param_groups[0]["lr"] = lr
                 self._optimizer.step()
         self.step += 1
@@ -183,6 +190,7 @@ class Engine:
         if self._optimizer is not None:
             self._optimizer.state.clear()
         self.prepared.statistics.restart()
+        self._scale = None if self._scale is None else LossScale()
         self.step = 0
         self.history = History()
 
@@ -211,6 +219,8 @@ class Engine:
             tensors |= {f"optimizer.{name}": value for name, value in state.items()}
         for key, values in vars(self.history).items():
             tensors[f"history.{key}"] = torch.tensor(values, dtype=torch.float64)
+        if self._scale is not None:
+            tensors["scale"] = torch.tensor([self._scale.value, self._scale.since], dtype=torch.float64)
         tensors["steps"] = torch.tensor([self.step, self.prepared.statistics.steps])
         return tensors
 
@@ -230,6 +240,9 @@ class Engine:
         for key, values in _under("history.", tensors).items():
             numbers = values.tolist()
             setattr(self.history, key, [int(n) for n in numbers] if key == "epoch" else numbers)
+        if self._scale is not None:
+            value, since = tensors["scale"].tolist()
+            self._scale.value, self._scale.since = value, int(since)
         self.step, self.prepared.statistics.steps = tensors["steps"].tolist()
 
     def _find_parameters(self) -> dict[str, nn.Parameter]:
@@ -253,6 +266,8 @@ class Engine:
         return self.objective
 
     def _checked(self, images: Tensor, index: Tensor | None = None) -> Tensor:
+        if self._recycles:
+            keep_memory()
         single = self.prepared.statistics.single
         return checked_images(images, self.device, self._dtype, single=single, index=index)
 
@@ -264,24 +279,42 @@ class Engine:
             raise OptionError(f"objective= must return a scalar, got the shape {tuple(loss.shape)}")
         return loss
 
-    def _measured(self, logits: Tensor, loss: Tensor) -> tuple[float, float, float]:
-        """Loss, mean confidence and class entropy, if loss and gradient are finite."""
+    def _backward(self, loss: Tensor) -> None:
+        assert self._optimizer is not None
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._scale is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+            return
+        (loss * self._scale.value).backward()  # type: ignore[no-untyped-call]
+        torch._foreach_div_(self._gradients(), self._scale.value)
+
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.parameters.values() if p.grad is not None]
+
+    def _measured(self, logits: Tensor, loss: Tensor) -> list[float]:
+        """Loss, mean confidence, class entropy and the norm of the gradient."""
         assert self.objective is not None
         confidence = logits.float().softmax(1).amax(1).mean()
         values = [loss.float(), confidence, self.objective.distribution.entropy().float()]
-        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
-        values.append(
-            torch.stack(torch._foreach_norm(gradients)).float().norm() if gradients else loss.float()
-        )
+        gradients = self._gradients()
+        norms = torch._foreach_norm(gradients) if gradients else ()
+        values.append(torch.stack(norms).float().norm() if gradients else values[0])
         # one transfer from the device for all four
-        loss_value, confidence_value, entropy_value, gradient_norm = torch.stack(values).tolist()
-        if not math.isfinite(loss_value) or not math.isfinite(gradient_norm):
+        measured: list[float] = torch.stack(values).tolist()
+        return measured
+
+    def _usable(self, loss: float, gradient_norm: float) -> bool:
+        """Whether the optimiser can take the gradient: always, but for overflows that a loss scale is for."""
+        finite = math.isfinite(loss) and math.isfinite(gradient_norm)
+        if self._scale is not None and math.isfinite(loss) and (finite or self._scale.value > 1):
+            return self._scale.accept(overflow=not finite)
+        if not finite:
             raise DivergenceError(
-                f"the loss is {loss_value} and the norm of its gradient {gradient_norm} at step "
+                f"the loss is {loss} and the norm of its gradient {gradient_norm} at step "
                 f"{self.step + 1}; nothing was changed by it. Lower lr, or check the network's outputs on "
                 "these images"
             )
-        return loss_value, confidence_value, entropy_value
+        return True
 
     def _hold(self) -> Callable[[], None]:
         """Remember statistics and class distribution; what this returns puts them back."""

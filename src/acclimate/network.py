@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from acclimate.errors import AcclimateWarning, InputError, ModelError, OptionError, unknown
+from acclimate.fast.lean import Lean
 from acclimate.input_transform import InputTransformation
 
 __all__ = ["Network", "Normalization", "classifier_name", "logits_of"]
@@ -44,7 +45,8 @@ class Network(nn.Module):
         transform: InputTransformation | None = None,
         classes: Sequence[int] | None = None,
         features: str | None = None,
-        fast: bool = True,
+        tricks: Collection[str] = (),
+        precision: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -55,7 +57,10 @@ class Network(nn.Module):
         self.register_buffer("classes", chosen, persistent=False)
         self._classifier = features
         self._range_checked = False
-        self._channels_last = fast and any(isinstance(module, nn.Conv2d) for module in model.modules())
+        has_images = any(isinstance(module, nn.Conv2d) for module in model.modules())
+        self._channels_last = "layout" in tricks and has_images
+        self._lean = Lean(tricks)
+        self._precision = precision
         self._insists = False
         self._outputs: int | None = None
         if features is not None and features not in dict(model.named_modules()):
@@ -75,11 +80,15 @@ class Network(nn.Module):
             images = images.contiguous()
         elif self._channels_last and images.ndim == 4 and images.device.type == "cpu":
             images = images.contiguous(memory_format=torch.channels_last)
-        if self.transform is not None:
-            images = self.transform(images)
-        if self.normalization is not None:
-            images = self.normalization(images)
-        logits = logits_of(self._output(images))
+        with self._autocast(images.device.type):
+            if self.transform is not None:
+                images = self.transform(images)
+            if self.normalization is not None:
+                images = self.normalization(images)
+            with self._lean if self._lean else contextlib.nullcontext():
+                logits = logits_of(self._output(images))
+        if self._precision is not None:
+            logits = logits.float()
         self._outputs = logits.shape[1]
         if self.classes is None:
             return logits
@@ -88,6 +97,11 @@ class Network(nn.Module):
                 f"classes goes up to {int(self.classes.max())}, but the network has {logits.shape[1]} outputs"
             )
         return logits[:, self.classes]
+
+    def _autocast(self, device: str) -> contextlib.AbstractContextManager[object]:
+        if self._precision is None:
+            return contextlib.nullcontext()
+        return torch.autocast(device, self._precision)
 
     def _output(self, images: Tensor) -> object:
         """The model's output; images lie in memory pixel by pixel where convolutions are faster so.

@@ -15,10 +15,14 @@ from acclimate.methods import Method
 __all__ = ["learning_rate", "make_optimizer", "optimizer_state", "restore_optimizer"]
 
 
-def make_optimizer(method: Method, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """SGD or Adam over all parameters in one group."""
+def make_optimizer(
+    method: Method, parameters: Mapping[str, nn.Parameter], *, fused: bool = False
+) -> torch.optim.Optimizer:
+    """SGD or Adam over all parameters in one group; ``fused`` moves them all in one call."""
     moved = list(parameters.values())
     common: dict[str, Any] = {"lr": method.lr, "weight_decay": method.weight_decay}
+    if fused and {(p.device.type, p.is_floating_point()) for p in moved} <= {("cpu", True), ("cuda", True)}:
+        common["fused"] = True
     try:
         if method.optimizer == "adam":
             return torch.optim.Adam(moved, betas=method.betas, **common)

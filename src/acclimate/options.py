@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from acclimate.diversity import ClassDistribution
-from acclimate.errors import OptionError, listed
+from acclimate.errors import OptionError, listed, unknown
+from acclimate.fast import MEMORY, chosen_tricks
 
 __all__ = ["Options", "make_options"]
 
@@ -28,7 +29,14 @@ class Options:
     features: str | None
     steps: int | None
     seed: int
-    fast: bool = True
+    fast: bool | tuple[str, ...] = True
+    precision: str = "fp32"
+    memory: str = "auto"
+
+    @property
+    def tricks(self) -> frozenset[str]:
+        """The savings that ``fast`` stands for."""
+        return chosen_tricks(self.fast)
 
 
 def make_options(
@@ -37,15 +45,22 @@ def make_options(
     freeze: str | Sequence[str],
     classes: Sequence[int] | None,
     prior: Sequence[float] | Tensor | None,
+    fast: bool | Iterable[str] = True,
+    memory: str = "auto",
     **others: Any,
 ) -> Options:
     """Options from what a user gives, refused at once where they can never fit."""
     chosen = None if classes is None else _checked_classes(classes)
+    tricks = chosen_tricks(fast)
+    if memory not in MEMORY:
+        raise OptionError(unknown("memory", memory, MEMORY))
     return Options(
         normalize=None if normalize is None else _mean_and_std(normalize),
         freeze=freeze if isinstance(freeze, str) else tuple(freeze),
         classes=chosen,
         prior=None if prior is None else _checked_prior(prior, chosen),
+        fast=fast if isinstance(fast, bool) else tuple(sorted(tricks)),
+        memory=memory,
         **others,
     )
 

@@ -1,0 +1,29 @@
+"""How the elements of a tensor lie in memory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+__all__ = ["empty", "is_dense", "layout_of"]
+
+_PIXEL_BY_PIXEL: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def layout_of(x: Tensor) -> torch.memory_format:
+    """Pixel by pixel, or else plane by plane."""
+    form = _PIXEL_BY_PIXEL.get(x.ndim)
+    last = form is not None and x.is_contiguous(memory_format=form)
+    return form if form is not None and last else torch.contiguous_format
+
+
+def is_dense(x: Tensor) -> bool:
+    """Whether the elements lie there without gaps and repeats."""
+    return x.is_contiguous() or layout_of(x) != torch.contiguous_format
+
+
+def empty(shape: torch.Size, form: torch.memory_format, like: Tensor) -> Tensor:
+    """Stands for an input of which only shape and layout are read: memory that is never touched."""
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form)

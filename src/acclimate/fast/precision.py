@@ -1,0 +1,90 @@
+"""The precision in which a network computes; losses, statistics and updates stay in float32."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import subprocess
+import sys
+from typing import Final
+
+import torch
+
+from acclimate.errors import OptionError, unknown
+
+__all__ = ["PRECISIONS", "LossScale", "chosen_precision"]
+
+PRECISIONS: Final = ("fp32", "auto", "bf16", "fp16")
+
+_BROKEN: Final = (
+    "this processor announces AMX, but the first product in bfloat16 would end the process here, as on some "
+    "virtual machines: start Python with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in its environment, or take "
+    'precision="fp32"'
+)
+
+
+def chosen_precision(asked: str, device: torch.device) -> torch.dtype | None:
+    """What autocast shall compute in; None for no autocast: everything as the network's weights are.
+
+    ``"auto"`` takes bfloat16 where the device has it natively, float16 on other GPUs, float32 elsewhere.
+    """
+    if asked not in PRECISIONS:
+        raise OptionError(unknown("precision", asked, PRECISIONS))
+    if asked == "fp32":
+        return None
+    if asked == "auto":
+        return _best(device)
+    if asked == "bf16" and device.type == "cpu" and not _cpu_survives_bf16():
+        raise OptionError(_BROKEN)
+    return torch.bfloat16 if asked == "bf16" else torch.float16
+
+
+def _best(device: torch.device) -> torch.dtype | None:
+    if device.type == "cpu":
+        return torch.bfloat16 if _cpu_has_bf16() and _cpu_survives_bf16() else None
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    return torch.float16 if device.type == "mps" else None
+
+
+def _cpu_has_bf16() -> bool:
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+@functools.cache
+def _cpu_survives_bf16() -> bool:
+    """Whether a product in bfloat16 comes back, tried in another process.
+
+    Some hypervisors announce AMX and hide the description of its tiles. oneDNN before 3.13 believes the
+    announcement, and dies of an illegal instruction.
+    """
+    if platform.system() != "Linux" or not torch.cpu._is_amx_tile_supported():
+        return True
+    code = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert (a @ a)[0, 0] == 64"
+    tried = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=120)
+    return tried.returncode >= 0
+
+
+class LossScale:
+    """The factor that keeps small gradients in float16's range: halved on overflow, doubled now and then.
+
+    >>> scale = LossScale()
+    >>> scale.accept(overflow=True), scale.value
+    (False, 32768.0)
+    """
+
+    _PATIENCE: Final = 2000
+
+    def __init__(self) -> None:
+        self.value = 65536.0
+        self.since = 0
+        """Steps since it last changed."""
+
+    def accept(self, *, overflow: bool) -> bool:
+        """Take note of a step; whether its gradient can be used."""
+        self.since += 1
+        if overflow:
+            self.value, self.since = max(self.value / 2, 1.0), 0
+        elif self.since == self._PATIENCE:
+            self.value, self.since = min(self.value * 2, 65536.0), 0
+        return not overflow

@@ -1,0 +1,58 @@
+"""Frozen weights in the form that the kernels want: made once, as they never change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["Weights"]
+
+
+class Weights:
+    """Remembers what it made of each weight."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, str, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def cast(self, weight: Tensor) -> Tensor:
+        """A frozen weight in the precision that autocast asks for, if it does."""
+        if not _wants_cast(weight):
+            return weight
+        dtype = torch.get_autocast_dtype(weight.device.type)
+        return self._kept(weight, "cast", dtype, lambda: _as_kernels_take_it(weight.to(dtype)))
+
+    def flipped(self, weight: Tensor) -> Tensor:
+        """A convolution's weight turned round in all its spatial dimensions."""
+        return self._kept(weight, "flipped", weight.dtype, lambda: weight.flip(*range(2, weight.ndim)))
+
+    def for_autocast(self, x: Tensor) -> Tensor:
+        """An activation in that precision."""
+        return x.to(torch.get_autocast_dtype(x.device.type)) if _wants_cast(x) else x
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+        """``F.linear`` with a weight that is cast only once; torch keeps no input for a frozen weight."""
+        if weight.requires_grad or (bias is not None and bias.requires_grad) or not _wants_cast(weight):
+            return NotImplemented
+        return F.linear(self.for_autocast(x), self.cast(weight), None if bias is None else self.cast(bias))
+
+    def _kept(self, weight: Tensor, form: str, dtype: torch.dtype, make: Any) -> Tensor:
+        key = (id(weight), form, dtype)
+        if key not in self._made:
+            with torch.no_grad():
+                self._made[key] = (weight, make())  # the weight lives as long, so that its id stays its own
+        return self._made[key][1]
+
+
+def _wants_cast(x: Tensor) -> bool:
+    device = x.device.type
+    if not torch.is_autocast_enabled(device):
+        return False
+    return x.is_floating_point() and x.dtype not in (torch.float64, torch.get_autocast_dtype(device))
+
+
+def _as_kernels_take_it(weight: Tensor) -> Tensor:
+    is_image_kernel = weight.ndim == 4 and weight.device.type == "cpu"
+    return weight.contiguous(memory_format=torch.channels_last) if is_image_kernel else weight
