@@ -132,6 +132,8 @@ def adapt_images(
     setting: str = "auto",
     device: str | None = None,
     seed: int = 0,
+    precision: str = "fp32",
+    memory: str = "auto",
     out: Path | None = None,
     export: Path | None = None,
     predictions: Path | None = None,
@@ -148,6 +150,8 @@ def adapt_images(
         images: what `open_images` gives.
         normalize: what the network's input is normalised with.
         classes: names of the network's outputs, for the predictions.
+        precision: as for `Adapter`, of the predictions before as of those after.
+        memory: as for `Adapter`.
         out: a file for the delta. It is also written after every epoch and when the work is interrupted.
         export: a file for the weights of the adapted network, in its stock form.
         predictions: a CSV file of the predictions before and after.
@@ -162,7 +166,13 @@ def adapt_images(
     if len(images) < 2:
         raise InputError(f"adaptation needs at least 2 images, got {len(images)}")
     normalize = fitted(normalize, images.batch([0]).shape[1])
-    options: dict[str, Any] = {"normalize": normalize, "classes": images.classes, "device": device}
+    options: dict[str, Any] = {
+        "normalize": normalize,
+        "classes": images.classes,
+        "device": device,
+        "precision": precision,
+        "memory": memory,
+    }
     with _cautions() as cautions:
         adapter = Adapter(model, method, setting=setting, seed=seed, **options)
         if resume and out is not None and out.exists():
@@ -262,9 +272,11 @@ def _fit(
 def _resumed(new: Adapter, saved: Path, model: nn.Module, images: ImageSet, device: str | None) -> Adapter:
     """The adapter that was saved, if it is what would be made anew."""
     found = Adapter.load(saved, model, device=device)
+    ours, theirs = ((options.precision, options.memory) for options in (new.options, found.options))
     data = read_delta(saved)[1].get("about", {}).get("data")
     differs = {
         "method, setting or hyperparameters": found.method != new.method,
+        "precision or memory": ours != theirs,
         "normalisation, classes or seed": found.options != new.options,
         "images": data is not None and data != images.fingerprint(),
     }

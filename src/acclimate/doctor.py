@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from acclimate.adapter import Adapter
 from acclimate.errors import AcclimateWarning, InputError
+from acclimate.fast.precision import PRECISIONS, precision_fault, precision_taken
 from acclimate.normalization import Normalization, Probe, fitted, probe_normalization
 from acclimate.norms import find_norms
 from acclimate.prepare import count_outputs, model_info, normalization_mismatch, trained_size
@@ -61,6 +62,11 @@ class Diagnosis:
     """Kept for the backward pass, for each image."""
     largest_batch: int | None
     """That fits into the memory that is free; None where that is not known."""
+    device: str
+    precision: str
+    """What ``precision="auto"`` takes there."""
+    precision_fault: str | None
+    """Why bfloat16 cannot be used although the processor announces it, and what to do."""
 
 
 def diagnose(
@@ -96,6 +102,7 @@ def diagnose(
         adapter(trial)
     layers = _layers(model, adapter._engine.parameters)
     per_image = saved.total / _BATCH
+    used = adapter._engine.device
     return Diagnosis(
         network=type(model).__name__,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -110,7 +117,10 @@ def diagnose(
         probe=None if images is None else probe_normalization(model, images, in_use),
         flops_ratio=step.get_total_flops() / max(1, forward.get_total_flops()),
         saved_mib=per_image / 2**20,
-        largest_batch=_largest_batch(per_image, adapter._engine.device),
+        largest_batch=_largest_batch(per_image, used),
+        device=str(used),
+        precision=precision_taken("auto", used),
+        precision_fault=precision_fault(used),
     )
 
 
@@ -197,6 +207,9 @@ def diagnosis_tree(diagnosis: Diagnosis) -> Tree:
     cost.add(f"{d.saved_mib:.1f} MiB are kept for each image until the backward pass")
     if d.largest_batch is not None:
         cost.add(f"about {d.largest_batch:,} images fit into the memory that is free now")
+    cost.add(f"precision auto takes {d.precision} on {d.device}; the default is {PRECISIONS[0]}")
+    if d.precision_fault is not None:
+        cost.add(f"caution: {d.precision_fault}")
     return tree
 
 

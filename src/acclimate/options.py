@@ -13,7 +13,7 @@ from acclimate.diversity import ClassDistribution
 from acclimate.errors import OptionError, listed, unknown
 from acclimate.fast import MEMORY, chosen_tricks
 
-__all__ = ["Options", "make_options"]
+__all__ = ["Options", "changed_options", "checked_memory", "make_options"]
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,35 @@ def make_options(
     """Options from what a user gives, refused at once where they can never fit."""
     chosen = None if classes is None else _checked_classes(classes)
     tricks = chosen_tricks(fast)
-    if memory not in MEMORY:
-        raise OptionError(unknown("memory", memory, MEMORY))
     return Options(
         normalize=None if normalize is None else _mean_and_std(normalize),
         freeze=freeze if isinstance(freeze, str) else tuple(freeze),
         classes=chosen,
         prior=None if prior is None else _checked_prior(prior, chosen),
         fast=fast if isinstance(fast, bool) else tuple(sorted(tricks)),
-        memory=memory,
+        memory=checked_memory(memory),
         **others,
     )
+
+
+def checked_memory(asked: str) -> str:
+    """A name of `acclimate.fast.MEMORY`.
+
+    >>> checked_memory("low")
+    'low'
+    """
+    if asked not in MEMORY:
+        raise OptionError(unknown("memory", asked, MEMORY))
+    return asked
+
+
+def changed_options(**asked: Any) -> dict[str, Any]:
+    """Those of them that are not what an `Adapter` takes by itself.
+
+    >>> changed_options(precision="bf16", memory="auto")
+    {'precision': 'bf16'}
+    """
+    return {name: value for name, value in asked.items() if value != getattr(Options, name)}
 
 
 def _checked_classes(classes: Sequence[int]) -> tuple[int, ...]:

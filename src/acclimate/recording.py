@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from acclimate.adapter import Adapter
 from acclimate.data import ImageSet
 from acclimate.delta import digests
+from acclimate.fast.precision import precision_taken
 from acclimate.metrics import observe
 from acclimate.models.heads import head_in
 from acclimate.records import SCHEMA, Record, origin
@@ -103,7 +104,7 @@ def spec_of(
         "options": json.loads(json.dumps(dataclasses.asdict(adapter.options))),
         "adapting_values": sum(p.numel() for p in adapter._engine.parameters.values()),
         "protocol": list(protocol),
-        "precision": "fp32",
+        "precision": precision_taken(adapter.options.precision, adapter._engine.device),
         "guard": False,
         "threads": torch.get_num_threads(),
     }

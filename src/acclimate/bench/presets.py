@@ -13,6 +13,8 @@ from typing import Any, Final
 from acclimate.bench.spec import ORACLE, Cell, Data, Network, Spec, Subset
 from acclimate.corruptions import NAMES, VALIDATION_NAMES
 from acclimate.errors import OptionError, listed
+from acclimate.fast.precision import checked_precision
+from acclimate.options import changed_options
 
 __all__ = ["FRACTIONS", "KAPPAS", "PRESETS", "SUBSET_CORRUPTIONS", "Preset", "narrowed"]
 
@@ -225,7 +227,8 @@ def narrowed(
 ) -> list[Cell]:
     """Some of the cells, and all of them with other epochs, batches, threads, device or number of images.
 
-    A network that a preset does not have takes the place of those it has.
+    A network that a preset does not have takes the place of those it has. Another precision becomes an
+    override of every cell; the default is none, and cells keep their keys.
     """
     found = list(cells)
     there = {cell.network.title for cell in found}
@@ -265,6 +268,10 @@ def narrowed(
 def _changed(cell: Cell, changes: Mapping[str, Any]) -> Cell:
     own = {name: value for name, value in changes.items() if value is not None}
     limit, weights, normalize = (own.pop(name, None) for name in ("limit", "weights", "normalize"))
+    if "precision" in own:
+        asked = changed_options(precision=checked_precision(own.pop("precision")))
+        others = {name: value for name, value in cell.overrides.items() if name != "precision"}
+        own["overrides"] = {**others, **asked}
     if limit is not None:
         own["data"] = cell.data.model_copy(update={"limit": limit})
     if weights is not None or normalize is not None:

@@ -17,10 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from acclimate.corruptions import known
 from acclimate.errors import OptionError
+from acclimate.fast import chosen_tricks
+from acclimate.fast.precision import checked_precision
 from acclimate.methods import METHODS, chosen_setting, parse_method
+from acclimate.options import Options, checked_memory
 
 __all__ = ["ORACLE", "Cell", "Data", "Network", "Spec", "Subset", "checked_cell", "read_spec"]
 
+_OF_ADAPTER = ("freeze", "statistics", "precision", "memory", "fast")  # and not of a `Method`
 ORACLE = "oracle"
 """The method that is told the labels: an upper bound, not for practice."""
 Overrides = dict[str, Any]
@@ -79,7 +83,7 @@ class Cell(_Frozen):
     severity: int | None = Field(default=None, ge=1, le=5)
     method: str
     overrides: Overrides = {}
-    """Of `Adapter`: ``lr``, ``kappa``, ``freeze`` …"""
+    """Of `Adapter`: ``lr``, ``kappa``, ``freeze``, ``precision`` …"""
     setting: str = "auto"
     subset: Subset | None = None
     seed: int = 0
@@ -213,9 +217,12 @@ def checked_cell(found: dict[str, Any], origin: str) -> Cell:
 
 def checked_overrides(cell: Cell) -> None:
     """An unknown option is an error before the first cell runs."""
-    own = {name: value for name, value in cell.overrides.items() if name not in ("freeze", "statistics")}
+    own = {name: value for name, value in cell.overrides.items() if name not in _OF_ADAPTER}
     name = "hlr" if cell.method == ORACLE else cell.method
-    parse_method(name, chosen_setting(cell.setting, None)).override(own, also=("freeze", "statistics"))
+    parse_method(name, chosen_setting(cell.setting, None)).override(own, also=_OF_ADAPTER)
+    checked_precision(cell.overrides.get("precision", Options.precision))
+    checked_memory(cell.overrides.get("memory", Options.memory))
+    chosen_tricks(cell.overrides.get("fast", Options.fast))
 
 
 assert ORACLE not in METHODS

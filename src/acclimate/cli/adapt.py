@@ -21,9 +21,11 @@ from acclimate.cli.options import (
     Layout,
     Log,
     LogFolder,
+    Memory,
     Method,
     Model,
     Normalize,
+    Precision,
     Seed,
     Severity,
     Size,
@@ -40,10 +42,12 @@ from acclimate.cli.terminal import (
     split_words,
 )
 from acclimate.errors import OptionError, listed
+from acclimate.fast.precision import PRECISIONS, checked_precision
 from acclimate.files import check_writable
 from acclimate.methods import chosen_setting, parse_method
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
+from acclimate.options import changed_options, checked_memory
 from acclimate.outcome import told
 from acclimate.records import read_records
 from acclimate.report.events import Live
@@ -94,6 +98,8 @@ def adapt(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from --out.")] = False,
     force: Force = False,
     device: Device = None,
+    precision: Precision = None,
+    memory: Memory = "auto",
     seed: Seed = 0,
     as_json: Json = False,
     debug: Debug = False,
@@ -106,6 +112,7 @@ def adapt(
         _check_outputs(files, {data, str(weights), str(classes)}, resume=resume, force=force)
         method = f"{method}+it" if input_transform and "+it" not in method else method
         parse_method(method, chosen_setting(setting, None))  # what is wrong is told before anything is read
+        precision, memory = checked_precision(precision or PRECISIONS[0]), checked_memory(memory)
         names = None if classes is None else _distinct(lines_of(classes), classes)
         sink = open_sinks(split_words(log or []), log_folder)
         if log:
@@ -131,6 +138,7 @@ def adapt(
             corruption=corruption,
             severity=severity,
             method=method,
+            overrides=changed_options(precision=precision, memory=memory),
             setting=setting,
             seed=seed,
             epochs=epochs,
@@ -150,6 +158,8 @@ def adapt(
                 setting=setting,
                 device=device,
                 seed=seed,
+                precision=precision,
+                memory=memory,
                 out=out,
                 export=export,
                 predictions=predictions,

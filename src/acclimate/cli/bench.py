@@ -13,7 +13,7 @@ import typer
 from acclimate.bench import PRESETS, read_spec, run_grid
 from acclimate.bench.presets import narrowed
 from acclimate.bench.spec import Cell, checked_cell
-from acclimate.cli.options import Debug, Force, Json, Log, LogFolder, Weights
+from acclimate.cli.options import Debug, Force, Json, Log, LogFolder, Precision, Weights
 from acclimate.cli.terminal import (
     DONE,
     IN_PART,
@@ -81,6 +81,7 @@ def bench(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of each process.", show_default="1")] = None,
     device: Annotated[str | None, typer.Option(help="Such as cuda.", show_default="cpu")] = None,
+    precision: Precision = None,
     log: Log = None,
     log_folder: LogFolder = Path("logs"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
@@ -103,6 +104,7 @@ def bench(
             epochs=epochs,
             threads=threads,
             device=device,
+            precision=precision,
             weights=None if weights is None else str(weights.resolve()),
             normalize=normalize,
         )

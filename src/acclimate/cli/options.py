@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from acclimate.fast import MEMORY
+from acclimate.fast.precision import PRECISIONS
 from acclimate.report.sinks import SINKS
 
 __all__ = [
@@ -18,9 +20,11 @@ __all__ = [
     "Layout",
     "Log",
     "LogFolder",
+    "Memory",
     "Method",
     "Model",
     "Normalize",
+    "Precision",
     "Seed",
     "Severity",
     "Size",
@@ -63,6 +67,22 @@ Severity = Annotated[
 ]
 Device = Annotated[
     str | None, typer.Option(help="Such as cuda or cpu; by default where the model is.", show_default=False)
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"What the network computes in: {', '.join(PRECISIONS)}; auto: the best that the device has.",
+        show_default=PRECISIONS[0],
+    ),
+]
+Memory = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help=f"Compute early stages a second time instead of keeping them: {', '.join(MEMORY)}; "
+        "auto: if a batch would not fit.",
+    ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Decides all that is random.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]

@@ -1,4 +1,4 @@
-"""Activations that keep next to nothing: behind a norm its output is made again, elsewhere a bit is kept."""
+"""Activations by what they do in both directions, and those that keep one bit per element."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from torch import Tensor
 
 from acclimate.fast.bits import pack, unpack
 from acclimate.fast.layout import is_dense
-from acclimate.fast.norm import made_by_norm, output_again
 
-__all__ = ["activations"]
+__all__ = ["ACTIVATIONS", "Activation", "one_bit"]
 
 _aten: Final = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class _Activation:
+class Activation:
     """An activation with its options."""
 
     forward: Callable[[Tensor], Tensor]
@@ -32,14 +31,19 @@ class _Activation:
     """What comes out lies between these where the derivative is 1; elsewhere the derivative is ``slope``."""
     slope: float = 0.0
 
+    @property
+    def clamp(self) -> tuple[float, float] | None:
+        """The bounds, if the activation does no more than keep within them."""
+        return self.bounds if self.slope == 0 else None
 
-def _relu() -> _Activation:
+
+def _relu() -> Activation:
     bounds = (0.0, float("inf"))
-    return _Activation(torch.relu, torch.relu_, lambda g, y: _aten.threshold_backward(g, y, 0), bounds)
+    return Activation(torch.relu, torch.relu_, lambda g, y: _aten.threshold_backward(g, y, 0), bounds)
 
 
-def _hardtanh(min_val: float = -1.0, max_val: float = 1.0) -> _Activation:
-    return _Activation(
+def _hardtanh(min_val: float = -1.0, max_val: float = 1.0) -> Activation:
+    return Activation(
         lambda y: F.hardtanh(y, min_val, max_val),
         lambda y: F.hardtanh(y, min_val, max_val, inplace=True),
         lambda g, y: _aten.hardtanh_backward(g, y, min_val, max_val),
@@ -47,12 +51,12 @@ def _hardtanh(min_val: float = -1.0, max_val: float = 1.0) -> _Activation:
     )
 
 
-def _relu6() -> _Activation:
+def _relu6() -> Activation:
     return _hardtanh(0.0, 6.0)
 
 
-def _leaky_relu(negative_slope: float = 0.01) -> _Activation:
-    return _Activation(
+def _leaky_relu(negative_slope: float = 0.01) -> Activation:
+    return Activation(
         lambda y: F.leaky_relu(y, negative_slope),
         lambda y: F.leaky_relu(y, negative_slope, inplace=True),
         lambda g, y: _aten.leaky_relu_backward(g, y, negative_slope, False),
@@ -61,15 +65,15 @@ def _leaky_relu(negative_slope: float = 0.01) -> _Activation:
     )
 
 
-def _silu() -> _Activation:
-    return _Activation(F.silu, lambda y: F.silu(y, inplace=True), _aten.silu_backward)
+def _silu() -> Activation:
+    return Activation(F.silu, lambda y: F.silu(y, inplace=True), _aten.silu_backward)
 
 
-def _hardswish() -> _Activation:
-    return _Activation(F.hardswish, lambda y: F.hardswish(y, inplace=True), _aten.hardswish_backward)
+def _hardswish() -> Activation:
+    return Activation(F.hardswish, lambda y: F.hardswish(y, inplace=True), _aten.hardswish_backward)
 
 
-_ROWS: Final[dict[Callable[..., Any], tuple[Callable[..., _Activation], bool]]] = {
+ACTIVATIONS: Final[dict[Callable[..., Any], tuple[Callable[..., Activation], bool]]] = {
     F.relu: (_relu, False),
     torch.relu: (_relu, False),
     torch.relu_: (_relu, True),
@@ -84,47 +88,22 @@ _ROWS: Final[dict[Callable[..., Any], tuple[Callable[..., _Activation], bool]]] 
 """Functions of torch: what makes their lean form of their options, and whether they work in place."""
 
 
-def activations(*, again: bool, bits: bool) -> dict[Callable[..., Any], Callable[..., Any]]:
-    """Lean forms of torch's activations: ``again`` of those behind a norm, ``bits`` of all others."""
-    return {function: _lean(*row, again=again, bits=bits) for function, row in _ROWS.items()}
+def one_bit(y: Tensor, activation: Activation, *, inplace: bool) -> Any:
+    """What an activation with two derivatives makes of ``y``: a bit tells which of them an element has."""
+    if activation.bounds is None or not is_dense(y):
+        return NotImplemented
+    return _OneBit.apply(y, activation, inplace)  # type: ignore[no-untyped-call]
 
 
-def _lean(make: Callable[..., _Activation], in_place: bool, *, again: bool, bits: bool) -> Callable[..., Any]:
-    def lean(y: Tensor, *options: Any, inplace: bool = in_place, **named: Any) -> Any:
-        if not y.requires_grad:
-            return NotImplemented
-        node = made_by_norm(y) if again else None
-        chosen = make(*options, **named)
-        if node is None and not (bits and chosen.bounds is not None and is_dense(y)):
-            return NotImplemented
-        kind = _KeepsBits if node is None else _MadeAgain
-        return kind.apply(y, chosen, inplace, node)  # type: ignore[no-untyped-call]
-
-    return lean
-
-
-class _MadeAgain(torch.autograd.Function):
-    """Of what a norm gave, which is not kept."""
-
+class _OneBit(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, chosen: _Activation, inplace: bool, node: Any) -> Tensor:
-        ctx.chosen, ctx.node = chosen, node
-        return _applied(ctx, y, chosen, inplace)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.chosen.backward(gradient, output_again(ctx.node)), None, None, None
-
-
-class _KeepsBits(torch.autograd.Function):
-    """Of anything else: a bit tells which of its two derivatives an element has."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, chosen: _Activation, inplace: bool, node: None) -> Tensor:
-        z = _applied(ctx, y, chosen, inplace)
-        assert chosen.bounds is not None
-        ctx.save_for_backward(pack(_inside(_flat(z), *chosen.bounds)))
-        ctx.shape, ctx.stride, ctx.slope = z.shape, z.stride(), chosen.slope
+    def forward(ctx: Any, y: Tensor, activation: Activation, inplace: bool) -> Tensor:
+        if inplace:
+            ctx.mark_dirty(y)
+        z = activation.forward_(y) if inplace else activation.forward(y)
+        assert activation.bounds is not None
+        ctx.save_for_backward(pack(_inside(_flat(z), *activation.bounds)))
+        ctx.shape, ctx.stride, ctx.slope = z.shape, z.stride(), activation.slope
         return z
 
     @staticmethod
@@ -132,15 +111,8 @@ class _KeepsBits(torch.autograd.Function):
         (bits,) = ctx.saved_tensors
         mask = unpack(bits, ctx.shape.numel()).to(gradient.dtype).as_strided(ctx.shape, ctx.stride)
         if ctx.slope == 0:
-            return _aten.threshold_backward(gradient, mask, 0), None, None, None
-        return _aten.leaky_relu_backward(gradient, mask, ctx.slope, False), None, None, None
-
-
-def _applied(ctx: Any, y: Tensor, chosen: _Activation, inplace: bool) -> Tensor:
-    if not inplace:
-        return chosen.forward(y)
-    ctx.mark_dirty(y)
-    return chosen.forward_(y)
+            return _aten.threshold_backward(gradient, mask, 0), None, None
+        return _aten.leaky_relu_backward(gradient, mask, ctx.slope, False), None, None
 
 
 def _flat(z: Tensor) -> Tensor:

@@ -6,16 +6,17 @@ that its code calls directly, are all caught where torch itself lets functions b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from acclimate.fast.activation import activations
+from acclimate.fast.activation import ACTIVATIONS, Activation, one_bit
 from acclimate.fast.convolution import convolution
-from acclimate.fast.norm import batch_norm
+from acclimate.fast.norm import Norms
 from acclimate.fast.pooling import average_pool, max_pool
 from acclimate.fast.weights import Weights
 
@@ -34,9 +35,11 @@ class Lean(TorchFunctionMode):
             self._table |= {function: convolution(n, weights) for n, function in kinds.items()}
             self._table[F.linear] = weights.linear
         if "norms" in tricks:
-            self._table[F.batch_norm] = batch_norm
-        if "norms" in tricks or "activations" in tricks:
-            self._table |= activations(again="norms" in tricks, bits="activations" in tricks)
+            self._table[F.batch_norm] = Norms(native="native" in tricks).batch_norm
+        forms = [Norms.activated] if "norms" in tricks else []
+        forms += [one_bit] if "activations" in tricks else []
+        if forms:
+            self._table |= {function: _activation(*row, forms) for function, row in ACTIVATIONS.items()}
         if "pooling" in tricks:
             self._table[F.max_pool2d] = self._table[torch.max_pool2d] = max_pool
             self._table[F.avg_pool2d] = average_pool
@@ -53,3 +56,18 @@ class Lean(TorchFunctionMode):
             if made is not NotImplemented:
                 return made
         return func(*args, **(kwargs or {}))
+
+
+def _activation(
+    make: Callable[..., Activation], in_place: bool, forms: Sequence[Callable[..., Any]]
+) -> Callable[..., Any]:
+    """An activation in the first of the lean forms that it can take."""
+
+    def lean(y: Tensor, *options: Any, inplace: bool = in_place, **named: Any) -> Any:
+        if not y.requires_grad:
+            return NotImplemented
+        activation = make(*options, **named)
+        made = (form(y, activation, inplace=inplace) for form in forms)
+        return next((z for z in made if z is not NotImplemented), NotImplemented)
+
+    return lean

@@ -166,6 +166,7 @@ def _adapt_command(cell: dict[str, Any]) -> str:
         "batch-size": cell["batch_size"],
         "seed": cell["seed"],
         "device": None if cell["device"] == "cpu" else cell["device"],
+        **{name: (cell.get("overrides") or {}).get(name) for name in ("precision", "memory")},
     }
     given = (f"--{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None)
     return f"acclimate adapt {' '.join(given)}"
