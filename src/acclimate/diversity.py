@@ -30,6 +30,8 @@ class ClassDistribution(nn.Module):
 
     p: Tensor
     target: Tensor
+    confidence: Tensor | None = None
+    """Of the last batch: the mean over its images of the highest confidence."""
 
     def __init__(
         self,
@@ -54,14 +56,19 @@ class ClassDistribution(nn.Module):
                 f"logits must have the shape (samples, {len(self.target)}) and at least one sample, "
                 f"got {tuple(logits.shape)}"
             )
-        logits = logits.to(self.p.dtype)
-        p = self.kappa * self.p + (1 - self.kappa) * logits.softmax(1).mean(0)
+        return self.follow(logits.to(self.p.dtype).softmax(1))
+
+    def follow(self, confidences: Tensor) -> Tensor:
+        """The same, from the confidences ``(N, n)`` themselves."""
+        p = self.kappa * self.p + (1 - self.kappa) * confidences.mean(0)
         self.p = p.detach()
+        self.confidence = confidences.detach().amax(1).mean()
         return _divergence(p, self.target)
 
     def entropy(self) -> Tensor:
         """Entropy of p_t in nats, a scalar; low where the predictions have collapsed."""
-        return -_divergence(self.p, torch.ones_like(self.p))
+        parts: Tensor = torch.special.entr(self.p)
+        return parts.sum()
 
     def restart(self) -> None:
         """Forget the history: p_t is the target again."""

@@ -108,9 +108,9 @@ class Engine:
         """
         if not self.adapts:
             return self.forward(batch.images)
-        images = self._checked(batch.images, batch.index)
         # The caller may be in no_grad or inference mode: adaptation has a mode of its own.
         with torch.inference_mode(False), torch.set_grad_enabled(self._optimizer is not None):
+            images = self._checked(batch.images, batch.index)
             undo = self._hold()
             try:
                 with self.prepared.statistics.updating():
@@ -118,7 +118,7 @@ class Engine:
                 loss = self._loss(logits, batch.index)
                 if self._optimizer is not None:
                     self._backward(loss)
-                measured = self._measured(logits.detach(), loss.detach())
+                measured = self._measured(loss.detach())
                 usable = self._usable(measured[0], measured[3])
             except BaseException:
                 undo()
@@ -261,6 +261,7 @@ class Engine:
                 logits.shape[1],
                 prior=self._options.prior,
                 external=self._external,
+                shared="objective" in self._options.tricks,
                 dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32,
             ).to(logits.device)
         return self.objective
@@ -291,17 +292,17 @@ class Engine:
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self.parameters.values() if p.grad is not None]
 
-    def _measured(self, logits: Tensor, loss: Tensor) -> list[float]:
+    def _measured(self, loss: Tensor) -> list[float]:
         """Loss, mean confidence, class entropy and the norm of the gradient."""
         assert self.objective is not None
-        confidence = logits.float().softmax(1).amax(1).mean()
-        values = [loss.float(), confidence, self.objective.distribution.entropy().float()]
+        followed = self.objective.distribution
+        assert followed.confidence is not None
         gradients = self._gradients()
         norms = torch._foreach_norm(gradients) if gradients else ()
-        values.append(torch.stack(norms).float().norm() if gradients else values[0])
-        # one transfer from the device for all four
-        measured: list[float] = torch.stack(values).tolist()
-        return measured
+        values = [loss, followed.confidence, followed.entropy(), *norms]
+        # one transfer from the device for all of them
+        measured: list[float] = torch.stack([value.float() for value in values]).tolist()
+        return [*measured[:3], math.hypot(*measured[3:])]
 
     def _usable(self, loss: float, gradient_norm: float) -> bool:
         """Whether the optimiser can take the gradient: always, but for overflows that a loss scale is for."""

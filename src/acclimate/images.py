@@ -49,7 +49,7 @@ def checked_images(
     single: str | None = None,
     index: Tensor | None = None,
 ) -> Tensor:
-    """Images on a device that can take part in a backward pass, or a clear error.
+    """Images on a device that can take part in a backward pass, or a clear error; not in inference mode.
 
     ``single`` says why the network cannot take a batch of one image, if it cannot; ``index`` where the
     images stand in the data, if that is known.
@@ -65,15 +65,12 @@ def checked_images(
         raise InputError(f"images must be a batch (N, C, H, W) of at least one, got the shape {shape}")
     if len(images) == 1 and single is not None:
         raise InputError(f"a batch of one image has no batch statistics: {single}")
-    with torch.inference_mode(False), torch.no_grad():
-        images = images.clone() if images.is_inference() else images.detach()
-        images = images.to(device, dtype)
-        # a sum is not finite if one pixel is not, and takes no memory
-        if not math.isfinite(images.sum(dtype=torch.promote_types(dtype, torch.float32)).item()):
-            bad = (~torch.isfinite(images.flatten(1)).all(1)).nonzero().flatten().tolist()
-            if bad:
-                where = f"{bad} of the batch" if index is None else f"{index[bad].tolist()} of the data"
-                raise InputError(
-                    f"the images at positions {where} hold NaN or infinite pixels: leave them out"
-                )
+    images = images.clone() if images.is_inference() else images.detach()
+    images = images.to(device, dtype)
+    # a sum is not finite if one pixel is not, and takes no memory
+    if not math.isfinite(images.sum(dtype=torch.promote_types(dtype, torch.float32)).item()):
+        bad = (~torch.isfinite(images.flatten(1)).all(1)).nonzero().flatten().tolist()
+        if bad:
+            where = f"{bad} of the batch" if index is None else f"{index[bad].tolist()} of the data"
+            raise InputError(f"the images at positions {where} hold NaN or infinite pixels: leave them out")
     return images

@@ -25,8 +25,10 @@ from acclimate.errors import InputError
 
 __all__ = [
     "LOSSES",
+    "LOSSES_OF_LOG_CONFIDENCES",
     "entropy",
     "hard_likelihood_ratio",
+    "log_confidences",
     "pseudo_label",
     "soft_likelihood_ratio",
 ]
@@ -41,7 +43,7 @@ def entropy(logits: Tensor) -> Tensor:
     logits = _checked(logits)
     if logits.shape[1] > _MANY:
         log_p = _log_p(logits)
-        return -(log_p.exp() * log_p).sum(1)
+        return _entropy(logits, log_p, log_p.exp())
     # The plain form, so that TENT is the TENT of the literature to the last bit.
     relative = _relative_to_top(logits)
     return -(relative.softmax(1) * relative.log_softmax(1)).sum(1)
@@ -73,8 +75,22 @@ def soft_likelihood_ratio(logits: Tensor) -> Tensor:
     """
     logits = _checked(logits)
     log_p = _log_p(logits)
+    return _soft_likelihood_ratio(logits, log_p, log_p.exp())
+
+
+def log_confidences(logits: Tensor) -> Tensor:
+    """log p, from which some losses and the class distribution can be had together."""
+    return _log_p(_checked(logits))
+
+
+def _entropy(logits: Tensor, log_p: Tensor, p: Tensor) -> Tensor:
+    return -(p * log_p).sum(1)
+
+
+def _soft_likelihood_ratio(logits: Tensor, log_p: Tensor, p: Tensor) -> Tensor:
+    logits = _checked(logits)
     # p without its top entry: what is left is at most 1/2, so that log1p(-p) is well conditioned.
-    p_below = log_p.exp().scatter(1, _top(logits), 0.0)
+    p_below = p.scatter(1, _top(logits), 0.0)
     ratio_below = torch.log1p(-p_below) - log_p
     ratio_of_top = _ratio_of_top(logits)
     # sum_c p_c R_c with p_* = 1 - sum of the others: nothing cancels as p_* tends to 1.
@@ -88,6 +104,12 @@ LOSSES: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "soft_likelihood_ratio": soft_likelihood_ratio,
 }
 
+
+LOSSES_OF_LOG_CONFIDENCES: Final[dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]] = {
+    "entropy": _entropy,
+    "soft_likelihood_ratio": _soft_likelihood_ratio,
+}
+"""Those that are made of log p and p, which they are given beside the logits."""
 
 _MANY: Final = 2048
 """Classes above which torch's softmax has lost a digit too many."""

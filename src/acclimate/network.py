@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from acclimate.fast.lean import Lean
 from acclimate.input_transform import InputTransformation
 
 __all__ = ["Network", "Normalization", "classifier_name", "logits_of"]
+
+_AS_IT_IS: Final = contextlib.nullcontext()
 
 
 class Normalization(nn.Module):
@@ -85,7 +88,7 @@ class Network(nn.Module):
                 images = self.transform(images)
             if self.normalization is not None:
                 images = self.normalization(images)
-            with self._lean if self._lean else contextlib.nullcontext():
+            with self._lean if self._lean else _AS_IT_IS:
                 logits = logits_of(self._output(images))
         if self._precision is not None:
             logits = logits.float()
@@ -100,7 +103,7 @@ class Network(nn.Module):
 
     def _autocast(self, device: str) -> contextlib.AbstractContextManager[object]:
         if self._precision is None:
-            return contextlib.nullcontext()
+            return _AS_IT_IS
         return torch.autocast(device, self._precision)
 
     def _output(self, images: Tensor) -> object:

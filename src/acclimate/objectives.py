@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from acclimate.diversity import ClassDistribution
 from acclimate.errors import InputError
-from acclimate.losses import LOSSES
+from acclimate.losses import LOSSES, LOSSES_OF_LOG_CONFIDENCES, log_confidences
 from acclimate.methods import Method
 
 __all__ = ["External", "Objective"]
@@ -40,27 +40,42 @@ class Objective(nn.Module):
         *,
         prior: Tensor | Sequence[float] | None = None,
         external: External | None = None,
+        shared: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.method = method
+        self._shared = shared and external is None and method.confidence in LOSSES_OF_LOG_CONFIDENCES
         self.external = external
         self.distribution = ClassDistribution(num_classes, method.kappa, prior, dtype=dtype)
         self.register_buffer("labels", None)
 
     def forward(self, logits: Tensor, index: Tensor | None = None) -> Tensor:
         method = self.method
-        # The class distribution is followed in any case; its gradient is wanted only as L_div.
-        with torch.set_grad_enabled(torch.is_grad_enabled() and method.diversity):
-            divergence = self.distribution(logits)
-        if self.external is not None:
-            return self.external(logits, index)
+        confidence: Tensor | None
+        if self._shared:
+            divergence, confidence = self._from_one_softmax(logits)
+        else:
+            # The class distribution is followed in any case; its gradient is wanted only as L_div.
+            with torch.set_grad_enabled(torch.is_grad_enabled() and method.diversity):
+                divergence = self.distribution(logits)
+            if self.external is not None:
+                return self.external(logits, index)
+            confidence = None if method.confidence is None else LOSSES[method.confidence](logits)
         loss = divergence if method.diversity else torch.zeros_like(divergence)
-        if method.confidence is not None:
-            loss = loss + method.delta * LOSSES[method.confidence](logits).mean()
+        if confidence is not None:
+            loss = loss + method.delta * confidence.mean()
         if method.pseudo_label_weight > 0 and self.labels is not None:
             loss = loss + method.pseudo_label_weight * self._label_loss(logits, index)
         return loss
+
+    def _from_one_softmax(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The divergence and the confidence loss per sample."""
+        assert self.method.confidence is not None
+        log_p = log_confidences(logits)
+        p = log_p.exp()
+        divergence = self.distribution.follow(p if self.method.diversity else p.detach())
+        return divergence, LOSSES_OF_LOG_CONFIDENCES[self.method.confidence](logits, log_p, p)
 
     def _label_loss(self, logits: Tensor, index: Tensor | None) -> Tensor:
         if index is None:

@@ -1,0 +1,182 @@
+"""Tables of the docs from the records of `speed.py` and `scaling.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pages import table
+from records import RESULTS
+
+from acclimate.fast import TRICKS
+
+Row = dict[str, Any]
+
+STEPS = (
+    "Seconds of one online step of the plain TENT loop (eager, float32, as published), and how many times "
+    "faster each of the others is: the median over rounds of the ratio within a round, in brackets its "
+    "quartiles. All variants take turns, one process each. *Forward* is the untouched network in evaluation "
+    "mode without gradients, *forward, fast* `adapter.predict`."
+)
+TRICK_TEXT = (
+    "TENT with all savings, with each of them left out, and with none, against the plain loop as above. "
+    "*Kept* is what a step keeps for its backward pass, counted by autograd's hooks on saved tensors; "
+    "*alive* is all memory that malloc has given out when the backward pass begins; both are what each "
+    "further image adds."
+)
+MEMORY = (
+    "What a step of TENT keeps for its backward pass per image, as above, and the resident memory of a "
+    "fresh process before its first step and at its peak in three."
+)
+SCALING = (
+    "Seconds against size: the exponent b of t = a·x^b over the upper half of the sizes (1 is linear), and "
+    "the line t = fixed + x · per unit over all of them."
+)
+
+
+def speed_sections(speed: str = "speed", scaling: str = "scaling") -> str:
+    """A section for each part of the two records that is there."""
+    parts = []
+    for name, sections in ((speed, SPEED_SECTIONS), (scaling, SCALING_SECTIONS)):
+        path = RESULTS / f"{name}.json"
+        record = json.loads(path.read_text()) if path.exists() else {"rows": []}
+        for part, title, text, show in sections:
+            rows = [row for row in record["rows"] if row["part"] == part]
+            if rows:
+                parts.append("\n\n".join([f"## {title}", text, show(rows), *_errors(rows)]))
+        if record["rows"]:
+            parts.append(_protocol(record))
+    return "\n\n".join(parts) + "\n"
+
+
+def steps(rows: list[Row]) -> str:
+    """A table for float32 and one for bfloat16: networks and batches down, variants across."""
+    found = _by_variant(rows)
+    low = [name for name in found if name.endswith(" bf16")]
+    full = [name for name in found if name not in ("plain", *low)]
+    cells = list(dict.fromkeys((row["network"], row["batch"]) for row in rows))
+
+    def shown(variants: list[str]) -> str:
+        lines = []
+        for cell in cells:
+            plain = found.get("plain", {}).get(cell, {})
+            ratios = [_ratio(found[name].get(cell, {})) for name in variants]
+            lines.append([cell[0], str(cell[1]), _seconds(plain), *ratios])
+        heads = [name.removesuffix(" bf16") for name in variants]
+        return table(["network", "batch", "plain s", *heads], lines)
+
+    parts = [f"**fp32**\n\n{shown(full)}", f"**bf16** (the plain loop stays in fp32)\n\n{shown(low)}"]
+    return "\n\n".join(parts if low else parts[:1])
+
+
+def tricks(rows: list[Row]) -> str:
+    """A table for each network."""
+    heads = ["savings", "what is left out", "s", "times plain", "kept MiB/image", "alive MiB/image"]
+    parts = []
+    for cell in dict.fromkeys((row["network"], row["batch"]) for row in rows):
+        own = [row for row in rows if (row["network"], row["batch"]) == cell]
+        lines = [
+            [row["variant"], TRICKS.get(row["variant"].removeprefix("without "), ""), _seconds(row),
+             _ratio(row), *_kept(row)]
+            for row in own
+        ]  # fmt: skip
+        parts.append(f"**{cell[0]}**, batch {cell[1]}\n\n{table(heads, lines, words=2)}")
+    return "\n\n".join(parts)
+
+
+def memory(rows: list[Row]) -> str:
+    heads = ["network", "variant", "batch", "kept MiB/image", "alive MiB/image", "before MiB", "peak MiB"]
+    lines = [
+        [row["network"], row["variant"], str(row["batch"]), *_kept(row)]
+        + [str(row.get(f"resident_mib_{when}", "")) for when in ("before", "peak")]
+        for row in rows
+    ]
+    return table(heads, lines, words=2)
+
+
+def curves(rows: list[Row]) -> str:
+    heads = ["what", "against", "from", "to", "exponent", "fixed ms", "µs per unit"]
+    lines = []
+    for row in rows:
+        points = [f"{int(x):,}: {_digits(1e3 * t)} ms" for x, t in row["seconds"].items()]
+        fits = [f"{row['exponent']:.2f}", f"{row['fixed_ms']:.1f}", _digits(row["us_per_unit"])]
+        lines.append([row["what"], row["unit"], points[0], points[-1], *fits])
+    return table(heads, lines, words=2)
+
+
+def share(rows: list[Row]) -> str:
+    heads = ["what", "precision", "objective ms", "step ms", "share %"]
+    names = ("what", "precision", "objective_ms", "step_ms", "percent")
+    return table(heads, [[str(row.get(name, "")) for name in names] for row in rows], words=2)
+
+
+def overhead(rows: list[Row]) -> str:
+    heads = ["what", "steps", "`Adapter` µs", "by hand µs", "difference µs"]
+    names = ("what", "steps", "adapter_us", "by_hand_us", "difference_us")
+    return table(heads, [[str(row[name]) for name in names] for row in rows])
+
+
+Section = tuple[str, str, str, Callable[[list[Row]], str]]
+SPEED_SECTIONS: tuple[Section, ...] = (
+    ("steps", "The time of a step", STEPS, steps),
+    ("tricks", "What each saving is worth", TRICK_TEXT, tricks),
+    ("memory", "The memory of a step", MEMORY, memory),
+)
+SCALING_SECTIONS: tuple[Section, ...] = (
+    ("curves", "How the time of a step grows", SCALING, curves),
+    ("share", "The share of the objective", "SLR with L_div, forward and backward, in a whole step.", share),
+    (
+        "overhead",
+        "What `Adapter` adds to a step",
+        "Beyond forward, objective, backward and update written out by hand; taking turns, medians.",
+        overhead,
+    ),
+)
+
+
+def _by_variant(rows: Iterable[Row]) -> dict[str, dict[tuple[str, int], Row]]:
+    found: dict[str, dict[tuple[str, int], Row]] = {}
+    for row in rows:
+        found.setdefault(row["variant"], {})[row["network"], row["batch"]] = row
+    return found
+
+
+def _seconds(row: Row) -> str:
+    return _digits(row["seconds"]) if "seconds" in row else _failed(row)
+
+
+def _ratio(row: Row) -> str:
+    if "ratio" not in row:
+        return _failed(row)
+    low, high = row["ratio_iqr"]
+    return f"{row['ratio']:.2f} ({low:.2f}–{high:.2f})"
+
+
+def _kept(row: Row) -> list[str]:
+    values = [row.get(f"{kind}_mib_per_image") for kind in ("kept", "alive")]
+    return ["" if value is None else f"{value:.1f}" for value in values]
+
+
+def _failed(row: Row) -> str:
+    return "failed" if "error" in row else ""
+
+
+def _errors(rows: list[Row]) -> list[str]:
+    failed: dict[str, list[str]] = {}
+    for row in rows:
+        if "error" in row:
+            who = [row.get("network"), row.get("batch"), row.get("variant", row.get("precision"))]
+            failed.setdefault(row["error"], []).append(" ".join(str(part) for part in who if part))
+    return [f"Failed: {', '.join(who)}: {error}." for error, who in failed.items()]
+
+
+def _digits(value: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{float(f'{value:.3g}')}"
+
+
+def _protocol(record: dict[str, Any]) -> str:
+    facts = {**record["protocol"], **record["origin"]}
+    told = "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.items())
+    return f"Protocol: {told}."
