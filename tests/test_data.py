@@ -446,3 +446,12 @@ def test_a_folder_goes_by_its_own_name_not_by_a_links(tmp_path: Path) -> None:
     save(tmp_path / "b/a.png", 1)
     (tmp_path / "a").symlink_to(tmp_path / "b")
     assert list(open_data(tmp_path, "unlabelled").names) == ["b/a.png"]
+
+
+def test_an_image_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        Image.fromarray(np.full((8, 8, 3), ord(name), np.uint8)).save(tmp_path / f"{name}.png")
+    images = open_data(tmp_path, crop=None)
+    first = images.batch([0, 1]).clone()
+    monkeypatch.setattr("acclimate.data.folders.read_image", lambda *_: pytest.fail("was decoded again"))
+    assert torch.equal(images.batch([0, 1]), first)

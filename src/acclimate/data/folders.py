@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -36,6 +37,7 @@ class FileReader:
     folder: Path
     names: Sequence[str]
     crop: Crop | None
+    decodes: ClassVar[bool] = True
 
     def __call__(self, position: int) -> Bytes:
         return read_image(self.folder / self.names[position], self.crop)

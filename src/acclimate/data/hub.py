@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ class RowReader:
     rows: Any
     column: str
     crop: Crop | None
+    decodes: ClassVar[bool] = True
 
     def __call__(self, position: int) -> Bytes:
         try:

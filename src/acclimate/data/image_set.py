@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from acclimate.data.buffers import Buffers
+from acclimate.data.decoded import Decoded
 from acclimate.data.pictures import Bytes
 from acclimate.errors import InputError
 
@@ -39,8 +40,12 @@ class ImageSet(Dataset[Tensor]):
     """The outputs that can occur, where these are not all: what `Adapter(classes=)` takes."""
 
     _buffers: Buffers = field(default_factory=Buffers, init=False)
+    _read_once: Callable[[int], Bytes] = field(init=False)
+    """The reader, with what it has decoded kept."""
 
     def __post_init__(self) -> None:
+        kept = Decoded(self.read) if getattr(self.read, "decodes", False) else self.read
+        object.__setattr__(self, "_read_once", kept)
         if self.labels is not None and len(self.labels) != len(self.names):
             raise InputError(f"expected a label for each of {len(self.names)} images, got {len(self.labels)}")
 
@@ -65,12 +70,12 @@ class ImageSet(Dataset[Tensor]):
             raise IndexError(
                 f"there are {len(self)} images, and not all of {list(positions)[:5]} … among them"
             )
-        first = self.read(positions[0])
+        first = self._read_once(positions[0])
         pixels = self._buffers.lend((len(positions), *first.shape))
 
         def put(rows: range) -> None:
             for row in rows:
-                image = first if row == 0 else self.read(positions[row])
+                image = first if row == 0 else self._read_once(positions[row])
                 if image.shape != first.shape:
                     one, other = (self.names[positions[i]] for i in (0, row))
                     raise InputError(
@@ -114,7 +119,7 @@ def readable(
 
     def look(position: int) -> None:
         try:
-            images.read(position)
+            images._read_once(position)
         except InputError as error:
             failed[position] = str(error)
 
@@ -136,6 +141,10 @@ class _Moved:
 
     read: Callable[[int], Bytes]
     positions: list[int]
+
+    @property
+    def decodes(self) -> bool:
+        return bool(getattr(self.read, "decodes", False))
 
     def __call__(self, position: int) -> Bytes:
         return self.read(self.positions[position])

@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 import torch
 
@@ -39,6 +39,7 @@ class ShardReader:
 
     samples: list[_Sample]
     crop: Crop | None
+    decodes: ClassVar[bool] = True
 
     def __call__(self, position: int) -> Bytes:
         sample = self.samples[position]
