@@ -19,7 +19,7 @@ TRICKS: Final = {
     "recycling": "memory that one step frees stays with the process for the next step (glibc, CPU)",
     "weights": "layers with a frozen weight keep no input, and a weight is cast to low precision only once",
     "norms": "batch norms keep their input only; an activation behind one is made again from it",
-    "native": "norms by kernels of our own, compiled once by the machine's C compiler, if it has one (CPU)",
+    "native": "norms and activations by our own kernels, which the machine's C compiler makes once (CPU)",
     "activations": "other ReLU-like activations keep one bit per element",
     "pooling": "pooling keeps positions, not pixels",
     "optimizer": "one fused update of all parameters",

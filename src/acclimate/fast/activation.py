@@ -12,8 +12,9 @@ from torch import Tensor
 
 from acclimate.fast.bits import pack, unpack
 from acclimate.fast.layout import is_dense
+from acclimate.fast.native import Kernels, native_kernels
 
-__all__ = ["ACTIVATIONS", "Activation", "one_bit"]
+__all__ = ["ACTIVATIONS", "Activation", "OneBit"]
 
 _aten: Final = torch.ops.aten
 
@@ -88,31 +89,49 @@ ACTIVATIONS: Final[dict[Callable[..., Any], tuple[Callable[..., Activation], boo
 """Functions of torch: what makes their lean form of their options, and whether they work in place."""
 
 
-def one_bit(y: Tensor, activation: Activation, *, inplace: bool) -> Any:
-    """What an activation with two derivatives makes of ``y``: a bit tells which of them an element has."""
-    if activation.bounds is None or not is_dense(y):
-        return NotImplemented
-    return _OneBit.apply(y, activation, inplace)  # type: ignore[no-untyped-call]
+class OneBit:
+    """Activations with two derivatives: a bit tells which of them an element has."""
+
+    def __init__(self, *, native: bool) -> None:
+        self._kernels = native_kernels() if native else None
+
+    def activated(self, y: Tensor, activation: Activation, *, inplace: bool) -> Any:
+        """What an activation makes of ``y``; NotImplemented if it has more derivatives than two."""
+        if activation.bounds is None or not is_dense(y):
+            return NotImplemented
+        kernels = self._kernels if Kernels.know(y) else None
+        return _OneBitFunction.apply(y, activation, inplace, kernels)  # type: ignore[no-untyped-call]
 
 
-class _OneBit(torch.autograd.Function):
+class _OneBitFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, activation: Activation, inplace: bool) -> Tensor:
+    def forward(
+        ctx: Any, y: Tensor, activation: Activation, inplace: bool, kernels: Kernels | None
+    ) -> Tensor:
         if inplace:
             ctx.mark_dirty(y)
         z = activation.forward_(y) if inplace else activation.forward(y)
         assert activation.bounds is not None
-        ctx.save_for_backward(pack(_inside(_flat(z), *activation.bounds)))
-        ctx.shape, ctx.stride, ctx.slope = z.shape, z.stride(), activation.slope
+        if kernels is None:
+            bits = pack(_inside(_flat(z), *activation.bounds))
+        else:
+            bits = kernels.pack(z, activation.bounds)
+        ctx.save_for_backward(bits)
+        ctx.shape, ctx.stride, ctx.slope, ctx.kernels = z.shape, z.stride(), activation.slope, kernels
         return z
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (bits,) = ctx.saved_tensors
+        if ctx.kernels is not None:
+            if gradient.stride() != ctx.stride:
+                aligned = torch.empty_strided(ctx.shape, ctx.stride, dtype=gradient.dtype)
+                gradient = aligned.copy_(gradient)
+            return ctx.kernels.masked(gradient, bits, ctx.slope), None, None, None
         mask = unpack(bits, ctx.shape.numel()).to(gradient.dtype).as_strided(ctx.shape, ctx.stride)
         if ctx.slope == 0:
-            return _aten.threshold_backward(gradient, mask, 0), None, None
-        return _aten.leaky_relu_backward(gradient, mask, ctx.slope, False), None, None
+            return _aten.threshold_backward(gradient, mask, 0), None, None, None
+        return _aten.leaky_relu_backward(gradient, mask, ctx.slope, False), None, None, None
 
 
 def _flat(z: Tensor) -> Tensor:
@@ -120,17 +139,4 @@ def _flat(z: Tensor) -> Tensor:
 
 
 def _inside(z: Tensor, low: float, high: float) -> Tensor:
-    if z.device.type != "cpu" or z.dtype not in _INTEGERS:
-        return (z > low) & (z < high)
-    # Numbers above 0 are ordered as their bit patterns are, which numpy compares several times faster.
-    if low != 0:
-        return (z > low) & (z < high)
-    integer = _INTEGERS[z.dtype]
-    pattern = z.view(integer).numpy()
-    inside = pattern > 0
-    if high != float("inf"):
-        inside &= pattern < int(torch.tensor(high, dtype=z.dtype).view(integer))
-    return torch.from_numpy(inside)
-
-
-_INTEGERS: Final = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+    return (z > low) & (z < high)

@@ -21,6 +21,7 @@ static int omp_get_thread_num(void) { return 0; }
 #define BLOCK 64   /* rows whose sums are taken in float */
 #define WIDTH 128  /* elements that a row should have: shorter rows are taken several at a time */
 #define SAMPLES 32 /* rows that a first guess of the mean is taken from */
+#define BITS 64    /* elements whose bits are made together: bytes first, which are vectors */
 
 #ifdef BF16
 typedef uint16_t element;
@@ -192,6 +193,43 @@ int backward(const element *x, const element *g, element *dx, long rows, long ch
             float v = load(from + c), y = line(v, scale[c], shift[c]);
             float dy = (y > low) & (y < high) ? load(d + c) : 0.0f;
             store(to + c, scale[c] * dy + (slope[c] * (v - mean[c]) + constant[c]));
+        }
+    }
+    return 0;
+}
+
+/* One bit for each element: whether it lies between low and high. */
+int pack(const element *z, long count, uint8_t *bits, float low, float high) {
+#pragma omp parallel for schedule(static)
+    for (long start = 0; start < count; start += BITS) {
+        long length = count - start < BITS ? count - start : BITS;
+        uint8_t inside[BITS] = {0};
+        for (long i = 0; i < length; i++) {
+            float v = load(z + start + i);
+            inside[i] = (v > low) & (v < high);
+        }
+        for (long i = 0; i < length; i += 8) {
+            uint64_t eight;
+            memcpy(&eight, inside + i, 8);
+            bits[(start + i) / 8] = (uint8_t)(eight * 0x0102040810204080u >> 56);
+        }
+    }
+    return 0;
+}
+
+/* made = g where the bit is set, and slope * g elsewhere. */
+int masked(const element *g, const uint8_t *bits, element *made, long count, float slope) {
+#pragma omp parallel for schedule(static)
+    for (long start = 0; start < count; start += BITS) {
+        long length = count - start < BITS ? count - start : BITS;
+        uint8_t inside[BITS];
+        for (long i = 0; i < length; i += 8) {
+            uint64_t eight = bits[(start + i) / 8] * 0x0101010101010101u & 0x8040201008040201u;
+            memcpy(inside + i, &eight, 8);
+        }
+        for (long i = 0; i < length; i++) {
+            float v = load(g + start + i), outside = slope == 0.0f ? 0.0f : slope * v;
+            store(made + start + i, inside[i] ? v : outside);
         }
     }
     return 0;

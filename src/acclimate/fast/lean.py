@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from acclimate.fast.activation import ACTIVATIONS, Activation, one_bit
+from acclimate.fast.activation import ACTIVATIONS, Activation, OneBit
 from acclimate.fast.convolution import convolution
 from acclimate.fast.norm import Norms
 from acclimate.fast.pooling import average_pool, max_pool
@@ -37,7 +37,7 @@ class Lean(TorchFunctionMode):
         if "norms" in tricks:
             self._table[F.batch_norm] = Norms(native="native" in tricks).batch_norm
         forms = [Norms.activated] if "norms" in tricks else []
-        forms += [one_bit] if "activations" in tricks else []
+        forms += [OneBit(native="native" in tricks).activated] if "activations" in tricks else []
         if forms:
             self._table |= {function: _activation(*row, forms) for function, row in ACTIVATIONS.items()}
         if "pooling" in tricks:
@@ -50,12 +50,14 @@ class Lean(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        lean = self._table.get(func)
+        lean, named = self._table.get(func), kwargs or {}
         if lean is not None:
-            made = lean(*args, **(kwargs or {}))
+            others = {name: value for name, value in named.items() if name != "input"}
+            first = (named["input"], *args) if "input" in named else args
+            made = lean(*first, **others)
             if made is not NotImplemented:
                 return made
-        return func(*args, **(kwargs or {}))
+        return func(*args, **named)
 
 
 def _activation(

@@ -22,7 +22,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-__all__ = ["Kernels", "native_kernels"]
+__all__ = ["UNBOUNDED", "Kernels", "native_kernels"]
+
+UNBOUNDED: Final = (-float("inf"), float("inf"))
 
 _SOURCE: Final = Path(__file__).with_name("kernels.c")
 _OPTIONS: Final = (
@@ -49,28 +51,84 @@ class Kernels:
             "forward": (*[pointer] * 2, *size, *[pointer] * 2, *bounds),
             "sums": (*[pointer] * 2, *size, *[pointer] * 3, *bounds, pointer),
             "backward": (*[pointer] * 3, *size, *[pointer] * 5, *bounds),
+            "pack": (pointer, number, pointer, *bounds),
+            "masked": (*[pointer] * 3, number, value),
         }
-        self._functions = {}
+        self._functions: dict[tuple[str, torch.dtype], Any] = {}
         for dtype, library in libraries.items():
             for kind, arguments in kinds.items():
                 function = getattr(library, kind)
                 function.argtypes, function.restype = arguments, ctypes.c_int
-                self._functions[kind, dtype] = function, arguments.index(number)
+                self._functions[kind, dtype] = function
 
-    def call(self, kind: str, x: Tensor, *arguments: Tensor | float) -> None:
-        """Run a kernel on an activation; the others are its further arguments but for the size."""
-        function, position = self._functions[kind, x.dtype]
+    def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of every channel of an activation."""
+        mean, var = x.new_empty(2, x.shape[1], dtype=torch.float32)
+        self._call("statistics", x, *_size(x), mean, var)
+        return mean, var
+
+    def forward(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        """scale * x + shift, channel by channel."""
+        made = torch.empty_like(x)
+        self._call("forward", x, made, *_size(x), scale, shift, *UNBOUNDED)
+        return made
+
+    def sums(
+        self, x: Tensor, gradient: Tensor, line: Sequence[Tensor], mean: Tensor, bounds: tuple[float, float]
+    ) -> tuple[Tensor, Tensor]:
+        """Of a gradient, where scale * x + shift is within bounds: its sum, and that of it times x - mean."""
+        made = x.new_empty(2, x.shape[1], dtype=torch.float64)
+        self._call("sums", x, gradient, *_size(x), *line, mean, *bounds, made)
+        total, product = made
+        return total, product
+
+    def backward(
+        self,
+        x: Tensor,
+        gradient: Tensor,
+        line: Sequence[Tensor],
+        mean: Tensor,
+        rest: Sequence[Tensor],
+        bounds: tuple[float, float],
+    ) -> Tensor:
+        """The gradient of x: scale times the other, within bounds, and slope * (x - mean) + constant."""
+        made = torch.empty_like(x)
+        self._call("backward", x, gradient, made, *_size(x), *line, mean, *rest, *bounds)
+        return made
+
+    def pack(self, z: Tensor, bounds: tuple[float, float]) -> Tensor:
+        """A bit for each element: whether it is within bounds."""
+        made = torch.empty(-(-z.numel() // 8), dtype=torch.uint8)
+        self._call("pack", z, z.numel(), made, *bounds)
+        return made
+
+    def masked(self, gradient: Tensor, bits: Tensor, slope: float) -> Tensor:
+        """The gradient where a bit is set, elsewhere times slope."""
+        made = torch.empty_like(gradient)
+        self._call("masked", gradient, bits, made, gradient.numel(), slope)
+        return made
+
+    def _call(self, kind: str, x: Tensor, *arguments: Tensor | float) -> None:
         given = [a.data_ptr() if isinstance(a, Tensor) else a for a in (x, *arguments)]
-        channels = x.shape[1]
-        if function(*given[:position], x.numel() // channels, channels, *given[position:]):
+        if self._functions[kind, x.dtype](*given):
             raise MemoryError("there is no memory left for the sums of a batch norm")
 
     @staticmethod
+    def know(x: Tensor) -> bool:
+        """Whether there are kernels for elements of this type."""
+        return x.device.type == "cpu" and x.dtype in _DEFINED
+
+    @staticmethod
     def take(x: Tensor) -> bool:
-        """Whether they can work on a tensor: in which precision it is, and how it lies in memory."""
-        if x.device.type != "cpu" or x.dtype not in _DEFINED or x.numel() == 0:
+        """Whether they can work on an activation: in which precision it is, and how it lies in memory."""
+        if not Kernels.know(x) or x.numel() == 0:
             return False
         return x.is_contiguous() if x.ndim == 2 else x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _size(x: Tensor) -> tuple[int, int]:
+    """Rows and channels."""
+    return x.numel() // x.shape[1], x.shape[1]
 
 
 @functools.cache

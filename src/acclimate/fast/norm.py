@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from acclimate.fast.activation import Activation
-from acclimate.fast.native import Kernels, native_kernels
+from acclimate.fast.native import UNBOUNDED, Kernels, native_kernels
 
 __all__ = ["Norms"]
 
 _NOTE: Final = "_acclimate_norm"
 """Attribute by which the output of a norm remembers where it is from."""
-_UNBOUNDED: Final = (-float("inf"), float("inf"))
 
 
 @dataclass(frozen=True)
@@ -69,14 +68,14 @@ class Norms:
         norm = _Norm(x, weight, bias, mean, var, training, eps)
         y: Tensor = _NormFunction.apply(x, weight, bias, norm, kernels)  # type: ignore[no-untyped-call]
         if y.requires_grad:
-            setattr(y, _NOTE, (norm, y.grad_fn, y._version, kernels))
+            setattr(y, _NOTE, (norm, y.grad_fn, (y._version, x._version), kernels))
         return y
 
     @staticmethod
     def activated(y: Tensor, activation: Activation, *, inplace: bool) -> Any:
         """What an activation makes of ``y``, if that is what `batch_norm` gave and still is."""
-        norm, node, version, kernels = getattr(y, _NOTE, (None, None, None, None))
-        if norm is None or y.grad_fn is not node or y._version != version:
+        norm, node, versions, kernels = getattr(y, _NOTE, (None, None, None, None))
+        if norm is None or y.grad_fn is not node or (y._version, norm.x._version) != versions:
             return NotImplemented
         return _ActivatedFunction.apply(  # type: ignore[no-untyped-call]
             y, norm.x, norm.weight, norm.bias, norm, activation, inplace, kernels
@@ -138,7 +137,7 @@ def _gradients(
     """Of input, weight and bias."""
     x, weight, bias, mean, var = ctx.saved_tensors
     if ctx.kernels is not None and (activation is None or activation.clamp is not None):
-        bounds = _UNBOUNDED if activation is None or activation.clamp is None else activation.clamp
+        bounds = UNBOUNDED if activation is None or activation.clamp is None else activation.clamp
         return _native_gradients(
             ctx.kernels, gradient, x, weight, bias, mean, var, ctx.training, ctx.eps, bounds, wanted
         )
@@ -172,8 +171,7 @@ def _statistics(
             running_mean, running_var = x.new_empty(2, x.shape[1], dtype=wide)
         mean, var = torch.ops.aten.batch_norm_update_stats(x, running_mean, running_var, momentum)
         return mean, var
-    mean, var = x.new_empty(2, x.shape[1], dtype=torch.float32)
-    kernels.call("statistics", x, mean, var)
+    mean, var = kernels.statistics(x)
     if running_mean is not None and running_var is not None:
         count = x.numel() // x.shape[1]
         running_mean.lerp_(mean, momentum)
@@ -193,9 +191,7 @@ def _normalized(
     if kernels is None:
         made: Tensor = torch.native_batch_norm(x, weight, bias, mean, var, False, 0.0, eps)[0]
         return made
-    y = torch.empty_like(x)
-    kernels.call("forward", x, y, *_line(weight, bias, mean, (var + eps).rsqrt()), *_UNBOUNDED)
-    return y
+    return kernels.forward(x, *_line(weight, bias, mean, (var + eps).rsqrt()))
 
 
 def _native_gradients(
@@ -216,20 +212,13 @@ def _native_gradients(
     else:
         gradient = gradient.contiguous(memory_format=torch.channels_last)
     invstd = (var + eps).rsqrt()
-    scale, shift = _line(weight, bias, mean, invstd)
-    sums = x.new_empty(2, x.shape[1], dtype=torch.float64)
-    kernels.call("sums", x, gradient, scale, shift, mean, *bounds, sums)
-    total, product = sums.unbind()
+    line = _line(weight, bias, mean, invstd)
+    total, product = kernels.sums(x, gradient, line, mean, bounds)
     in_x = None
     if wanted[0]:
-        in_x = torch.empty_like(x)
-        if training:
-            count = x.numel() // x.shape[1]
-            slope = (-scale * invstd.square() * (product / count)).float()
-            constant = (-scale * (total / count)).float()
-        else:
-            slope = constant = torch.zeros_like(scale)
-        kernels.call("backward", x, gradient, in_x, scale, shift, mean, slope, constant, *bounds)
+        share = -line[0] / (x.numel() // x.shape[1] if training else float("inf"))
+        rest = ((share * invstd.square() * product).float(), (share * total).float())
+        in_x = kernels.backward(x, gradient, line, mean, rest, bounds)
     in_weight = (product * invstd).float() if wanted[1] else None
     return in_x, in_weight, total.float() if wanted[2] else None
 

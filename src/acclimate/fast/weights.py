@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["Weights"]
 
@@ -16,6 +17,8 @@ class Weights:
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, str, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self._own: set[int] = set()
+        """Ids of what was made and is kept."""
 
     def cast(self, weight: Tensor) -> Tensor:
         """A frozen weight in the precision that autocast asks for, if it does."""
@@ -38,12 +41,17 @@ class Weights:
             return NotImplemented
         return F.linear(self.for_autocast(x), self.cast(weight), None if bias is None else self.cast(bias))
 
-    def _kept(self, weight: Tensor, form: str, dtype: torch.dtype, make: Any) -> Tensor:
+    def _kept(self, weight: Tensor, form: str, dtype: torch.dtype, make: Callable[[], Tensor]) -> Tensor:
         key = (id(weight), form, dtype)
-        if key not in self._made:
-            with torch.no_grad():
-                self._made[key] = (weight, make())  # the weight lives as long, so that its id stays its own
-        return self._made[key][1]
+        if key in self._made:
+            return self._made[key][1]
+        with torch.no_grad():
+            made = make()
+        # Some layers compute their weight for every pass: what is made of such a one is not worth keeping.
+        if isinstance(weight, nn.Parameter) or id(weight) in self._own:
+            self._made[key] = (weight, made)  # the weight lives as long, so that its id stays its own
+            self._own.add(id(made))
+        return made
 
 
 def _wants_cast(x: Tensor) -> bool:

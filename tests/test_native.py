@@ -1,0 +1,168 @@
+"""The kernels of our own: against float64, in both precisions, and what happens where they cannot be had."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from acclimate.fast import TRICKS, native
+from acclimate.fast.bits import pack
+from acclimate.fast.lean import Lean
+from acclimate.fast.native import Kernels, native_kernels
+
+KERNELS = native_kernels()
+needs_kernels = pytest.mark.skipif(KERNELS is None, reason="there is no C compiler here")
+SHAPES = [(2, 1, 3, 3), (3, 7, 5, 4), (2, 16, 9, 9), (4, 24, 8, 8), (2, 130, 3, 5), (64, 10), (2, 512, 2, 2)]
+
+
+def activation_like(shape: tuple[int, ...], dtype: torch.dtype, offset: float = 0.5) -> Tensor:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 2 + offset
+    return x.to(dtype) if x.ndim == 2 else x.to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+def over_rows(x: Tensor) -> Tensor:
+    """Channels by rows, in float64."""
+    return x.double().transpose(0, 1).flatten(1)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_statistics(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    assert KERNELS is not None
+    x = activation_like(shape, dtype)
+    mean, var = KERNELS.statistics(x)
+    rows = over_rows(x)
+    torch.testing.assert_close(mean.double(), rows.mean(1), rtol=2e-6, atol=2e-7)
+    torch.testing.assert_close(var.double(), rows.var(1, correction=0), rtol=5e-6, atol=1e-7)
+
+
+@needs_kernels
+def test_statistics_far_from_zero_are_as_good_as_torchs() -> None:
+    assert KERNELS is not None
+    x = activation_like((8, 32, 16, 16), torch.float32, offset=300)
+    x[0] += 50  # the first image is unlike the others
+    _, var = KERNELS.statistics(x)
+    exact = over_rows(x).var(1, correction=0)
+    _, theirs = torch.ops.aten.batch_norm_update_stats(x, torch.zeros(32), torch.ones(32), 0.1)
+    assert (var - exact).abs().max() <= 1.5 * (theirs - exact).abs().max() + 1e-4
+
+
+@needs_kernels
+def test_a_constant_channel_has_no_variance() -> None:
+    assert KERNELS is not None
+    x = torch.full((4, 8, 5, 5), 0.1).contiguous(memory_format=torch.channels_last)
+    mean, var = KERNELS.statistics(x)
+    assert torch.equal(var, torch.zeros(8))
+    assert torch.equal(mean, torch.full((8,), 0.1))
+
+
+@needs_kernels
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("activation", [None, F.relu, F.relu6, F.hardtanh, F.silu, F.leaky_relu])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 7, 5, 4), (4, 24, 8, 8), (2, 130, 3, 5)])
+def test_norm_and_activation(
+    shape: tuple[int, ...], dtype: torch.dtype, activation: object, training: bool
+) -> None:
+    values = torch.Generator().manual_seed(1)
+    weight, bias, mean = (torch.randn(shape[1], generator=values) for _ in range(3))
+    weight[0] = 0.0
+    var = torch.rand(shape[1], generator=values) + 0.5
+    upstream = activation_like(shape, dtype)
+
+    def run(wide: bool) -> list[Tensor]:
+        x = activation_like(shape, dtype)
+        parts = [x, weight, bias, mean.clone(), var.clone()]
+        x, w, b, m, v = [part.double() for part in parts] if wide else parts
+        x, w, b = (part.detach().requires_grad_() for part in (x, w, b))
+        z = F.batch_norm(x, m, v, w, b, training, 0.1)
+        z = z if activation is None else activation(z)  # type: ignore[operator]
+        z.backward(upstream.to(z.dtype))
+        return [part.detach().double() for part in (z, x.grad, w.grad, b.grad, m, v)]  # type: ignore[union-attr]
+
+    exact = run(wide=True)
+    with Lean(TRICKS):
+        ours = run(wide=False)
+    # a bfloat16 has 8 bits, and the norm's output is rounded to them before an activation sees it
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5
+    for mine, theirs in zip(ours, exact, strict=True):
+        torch.testing.assert_close(
+            mine, theirs, rtol=tolerance, atol=tolerance * (1 + theirs.abs().max().item())
+        )
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [1, 7, 8, 63, 64, 65, 1000])
+def test_bits(count: int, dtype: torch.dtype) -> None:
+    assert KERNELS is not None
+    z = activation_like((count, 1), dtype).flatten()
+    z[0] = 0.0
+    bits = KERNELS.pack(z, (0.0, 3.0))
+    assert torch.equal(bits, pack((z > 0) & (z < 3)))
+    gradient = torch.full_like(z, float("inf"))
+    expected = torch.where((z > 0) & (z < 3), gradient, torch.zeros_like(z))
+    assert torch.equal(KERNELS.masked(gradient, bits, 0.0), expected)
+    assert torch.equal(KERNELS.masked(z, bits, 0.5), torch.where((z > 0) & (z < 3), z, z * 0.5))
+
+
+@needs_kernels
+def test_what_is_not_a_number_stays_so() -> None:
+    x = activation_like((2, 4, 3, 3), torch.float32)
+    x[1, 2, 0, 0] = float("nan")
+    x.requires_grad_()
+    with Lean(TRICKS):
+        z = F.relu(F.batch_norm(x, None, None, training=True))
+    assert z[:, 2].isnan().all()
+    assert not z[:, [0, 1, 3]].isnan().any()
+
+
+@needs_kernels
+def test_the_same_threads_give_the_same_bits() -> None:
+    assert KERNELS is not None
+    x = activation_like((8, 24, 13, 13), torch.float32)
+    made = [KERNELS.statistics(x) for _ in range(3)]
+    assert all(torch.equal(a, b) for later in made[1:] for a, b in zip(made[0], later, strict=True))
+
+
+def test_only_what_lies_right_is_taken() -> None:
+    image = torch.rand(2, 3, 4, 4)
+    assert not Kernels.take(image)
+    assert Kernels.take(image.contiguous(memory_format=torch.channels_last))
+    assert not Kernels.take(image.double().contiguous(memory_format=torch.channels_last))
+    assert not Kernels.take(torch.rand(2, 3, 4))
+    assert not Kernels.take(torch.rand(0, 3))
+
+
+def test_without_a_compiler_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(native.shutil, "which", lambda _: None)
+    assert native_kernels.__wrapped__() is None
+
+
+def test_with_a_broken_compiler_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(native, "_cache_folder", lambda: tmp_path)
+    monkeypatch.setenv("CC", "/bin/false")
+    assert native_kernels.__wrapped__() is None
+    monkeypatch.setenv("CC", str(tmp_path / "missing"))
+    assert native_kernels.__wrapped__() is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    shared = tmp_path / ".cache" / "acclimate" / "kernels"
+    shared.mkdir(parents=True)
+    shared.chmod(0o777)
+    monkeypatch.setattr(native.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert native._cache_folder() == tmp_path / f"acclimate-kernels-{os.getuid()}"
+    shared.chmod(0o700)
+    assert native._cache_folder() == shared
