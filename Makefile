@@ -33,6 +33,11 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/demo.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/agreement.py
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/compiled.py
+	$(BIN)/python benchmarks/precision.py
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/grids.py
 	$(BIN)/python benchmarks/report.py

@@ -1,4 +1,4 @@
-"""How far logits and gradients of one step lie from float64: the plain loop, and the adapter with all savings.
+"""How far logits and gradients of a step lie from float64: of the plain loop, and of the adapter as it comes.
 
 Two computations in float32 cannot agree better than either agrees with the exact result, and the plain loop
 is the farther of the two on trained networks. So all three distances are shown.

@@ -7,6 +7,7 @@ from pathlib import Path
 from pages import DOCS, code, filled, table
 
 from acclimate.data import LAYOUTS
+from acclimate.fast import TRICKS
 from acclimate.methods import METHODS, SETTINGS, Method
 
 FOLDER = DOCS / "reference"
@@ -41,11 +42,16 @@ def layouts() -> str:
     return table(["layout", "what"], [[f"`{name}`", row.summary] for name, row in LAYOUTS.items()], words=2)
 
 
+def savings() -> str:
+    return table(["saving", "what it does"], [[f"`{name}`", what] for name, what in TRICKS.items()], words=2)
+
+
 def pages() -> dict[Path, str]:
     """The pages of the reference that hold tables, as they should be."""
-    by_name, data = FOLDER / "methods.md", FOLDER / "data.md"
+    by_name, data, fast = FOLDER / "methods.md", FOLDER / "data.md", DOCS / "fast.md"
     text = filled(by_name.read_text(encoding="utf-8"), "methods", methods())
     return {
         by_name: filled(text, "settings", settings()),
         data: filled(data.read_text(encoding="utf-8"), "layouts", layouts()),
+        fast: filled(fast.read_text(encoding="utf-8"), "savings", savings()),
     }

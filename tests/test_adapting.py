@@ -111,6 +111,23 @@ def test_json_and_arrays(tmp_path: Path) -> None:
     assert all(item["transformed"].startswith("data:image/png;base64,") for item in gallery)
 
 
+def test_precision_and_memory_reach_the_adapter_and_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acclimate.fast.precision._best", lambda device: None)  # a device without bfloat16
+    np.save(tmp_path / "x.npy", (bundled_images()[0][:64] * 255).byte().permute(0, 2, 3, 1).numpy())
+    command = ("adapt", *OPTIONS[:-1], 1, "--data", tmp_path / "x.npy", "--out", tmp_path / "a.safetensors")
+    assert run(*command, "--precision", "auto", "--memory", "off")[0] == 0
+    loaded = Adapter.load(tmp_path / "a.safetensors", bundled_model())
+    assert (loaded.options.precision, loaded.options.memory) == ("auto", "off")
+    (record,) = read_records(tmp_path / "a.json")
+    assert record["cell"]["overrides"] == {"precision": "auto", "memory": "off"}
+    assert (record["spec"]["precision"], record["spec"]["options"]["precision"]) == ("fp32", "auto")
+    assert run(*command, "--force")[0] == 0  # the defaults are told by what was used, not by what was asked
+    (record,) = read_records(tmp_path / "a.json")
+    assert (record["cell"]["overrides"], record["spec"]["options"]["precision"]) == ({}, "fp32")
+
+
 def test_interrupted_and_resumed_it_ends_where_it_would_have(folder: Path, tmp_path: Path) -> None:
     def command(name: str, *more: str) -> list[str]:
         options = [str(option) for option in OPTIONS[:-1]]
@@ -140,6 +157,11 @@ def test_interrupted_and_resumed_it_ends_where_it_would_have(folder: Path, tmp_p
         (["--model", "demo", "--normalize", "0.5"], "normalize must be MEAN/STD"),
         (["--model", "demo", "--setting", "fewer"], "did you mean 'few'"),
         (["--model", "demo", "--device", "nowhere"], "device 'nowhere' cannot be used"),
+        (
+            ["--model", "demo", "--precision", "double"],
+            "unknown precision 'double': known are 'auto', 'bf16'",
+        ),
+        (["--model", "demo", "--memory", "lower"], "unknown memory 'lower': did you mean 'low'"),
         (["--model", "demo", "--export", "."], "is a folder: expected the name of a file"),
         (["--model", "demo", "--layout", "folders"], "did you mean 'class-folders'"),
         (
@@ -197,6 +219,7 @@ def test_what_is_there_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> 
     assert "--resume goes on from it, --force replaces it" in refused()
     assert "other method, setting or hyperparameters (slr)" in refused("--resume", "--method", "tent")
     assert "other normalisation, classes or seed" in refused("--resume", "--seed", 9)
+    assert "other precision or memory" in refused("--resume", "--memory", "off")
     other = tmp_path.parent / "other"
     other.mkdir()
     for number in range(3):

@@ -154,6 +154,9 @@ def test_specs_are_read_and_refused(tmp_path: Path) -> None:
         ({"methods": ["slrr"]}, "unknown method 'slrr'"),
         ({"corruptions": ["fogg"]}, "fogg"),
         ({"overrides": [{"learning_rate": 1}]}, "unknown option 'learning_rate'"),
+        ({"overrides": [{"precision": "bf61"}]}, "unknown precision 'bf61': did you mean 'bf16'"),
+        ({"overrides": [{"memory": "none"}]}, "unknown memory 'none'"),
+        ({"overrides": [{"fast": ["norm"]}]}, "did you mean 'norms'"),
         ({"data": [{"name": "a", "limit": 0}]}, "limit"),
     ):
         path.write_text(json.dumps({**good, **change}))
@@ -379,12 +382,32 @@ def test_presets_are_narrowed() -> None:
     assert {c.network.name for c in other} == {"cifar-resnet20"}
 
 
+def test_another_precision_is_an_override_and_the_default_changes_no_key() -> None:
+    cells = [c for c in PRESETS["demo"].cells() if c.corruption == "fog"]
+    keys = [c.key for c in cells]
+    assert [c.key for c in narrowed(cells, precision="fp32")] == keys
+    low = narrowed(cells, precision="bf16")
+    assert [c.overrides for c in low] == [{**c.overrides, "precision": "bf16"} for c in cells]
+    assert not {c.key for c in low} & set(keys)
+    assert [c.key for c in narrowed(low, precision="fp32")] == keys  # records run again in the default
+    with pytest.raises(OptionError, match="unknown precision 'fp61'"):
+        narrowed(cells, precision="fp61")
+
+
+def test_the_record_says_which_precision_it_came_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acclimate.fast.precision._best", lambda device: None)  # a device without bfloat16
+    record = run_cell(cell(method="bn", epochs=1, overrides={"precision": "auto"}), Path())
+    assert (record["spec"]["precision"], record["spec"]["options"]["precision"]) == ("fp32", "auto")
+
+
 def test_the_command(tmp_path: Path) -> None:
     run = CliRunner().invoke
     options = ["--limit", "64", "--epochs", "1", "--seeds", "2020", "--corruptions", "fog"]
     listed = run(app, ["bench", "demo", *options, "--methods", "bn,tent", "--dry-run"])
     assert listed.exit_code == 0
     assert "demo demo fog-5 tent seed 2020" in listed.output
+    low = run(app, ["bench", "demo", *options, "--methods", "bn", "--precision", "bf16", "--dry-run"])
+    assert "demo demo fog-5 bn precision=bf16 seed 2020" in low.output
     done = run(app, ["bench", "demo", *options, "--methods", "bn", "--out", str(tmp_path / "r"), "--json"])
     assert json.loads(done.output)["done"] == 1
     judged = run(app, ["compare", str(tmp_path / "r")])
@@ -395,6 +418,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["bench", "imagenet-c"], "imagenet-c needs --data, the folder of ImageNet-C"),
         (["bench", "imagenet-c", "--data", "nowhere"], "there is no folder nowhere"),
         (["bench", "demo", "--seeds", "x"], "a seed must be a whole number"),
+        (["bench", "demo", "--precision", "double"], "unknown precision 'double': known are 'auto', 'bf16'"),
         (["compare", str(tmp_path / "none")], "there is nothing at"),
     ):
         refused = run(app, arguments)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from acclimate.cli import app
 from acclimate.demo.bundle import bundled_images, bundled_model
 from acclimate.doctor import diagnose
+from acclimate.fast import precision
 from acclimate.models.vision import import_torchvision
 from acclimate.normalization import NORMALIZATIONS
 from networks import resnet
@@ -84,6 +85,20 @@ def test_the_doctor_looks_at_images(tmp_path: Path) -> None:
         CliRunner().invoke(app, ["doctor", "--model", "demo", "--data", str(tmp_path / "x.npy")]).exit_code
         == 2
     )
+
+
+def test_what_precision_auto_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_cpu_has_bf16", lambda: True)
+    monkeypatch.setattr(precision, "_cpu_survives_bf16", lambda: True)
+    found = diagnose(bundled_model(), "bn", size=32)
+    assert (found.device, found.precision, found.precision_fault) == ("cpu", "bf16", None)
+    monkeypatch.setattr(precision, "_cpu_survives_bf16", lambda: False)
+    found = diagnose(bundled_model(), "bn", size=32)
+    assert found.precision == "fp32"
+    assert "start Python with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in str(found.precision_fault)
+    shown = " ".join(CliRunner().invoke(app, ["doctor", "--model", "demo", "--size", "32"]).output.split())
+    assert "precision auto takes fp32 on cpu; the default is fp32" in shown
+    assert "caution: this processor announces AMX, but the first product in bfloat16" in shown
 
 
 def test_the_command() -> None:

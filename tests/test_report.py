@@ -269,6 +269,9 @@ def test_the_command_is_that_of_the_preset_if_all_of_it_is_there(tmp_path: Path)
     assert [line for line in result.output.splitlines() if "seed" in line] == [
         cell.label for cell in cells[:3]
     ]
+    made = unlabelled("my photos")
+    made["cell"]["overrides"] = {"precision": "bf16"}
+    assert commands(gather([made]))[0].endswith(" --precision bf16")
     adapt = commands(gather([unlabelled("my photos")]))
     assert adapt[0].startswith(
         "acclimate adapt --model net --data 'my photos.npz' --method slr+it --epochs 5"

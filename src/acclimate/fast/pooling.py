@@ -23,7 +23,7 @@ def max_pool(
     return_indices: bool = False,
 ) -> Any:
     """``F.max_pool2d``."""
-    if not x.requires_grad or x.ndim != 4 or return_indices or x[0].numel() >= 2**31:
+    if not x.requires_grad or x.ndim != 4 or return_indices or x.shape[1:].numel() >= 2**31:
         return NotImplemented
     stride = kernel_size if stride is None or stride == [] else stride
     geometry = [*(_pair(v) for v in (kernel_size, stride, padding, dilation)), ceil_mode]
