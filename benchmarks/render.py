@@ -195,15 +195,15 @@ SECTIONS = {
     ),
     "agreement": (
         "How far a step lies from float64",
-        "Logits and gradients of one step: of the plain loop in float32, and of the adapter with all savings. "
-        "Distances are relative to the length of the vector. Two results in float32 agree no better than each "
+        "Logits and gradients of one step in float32, of the plain loop and the adapter with all savings. "
+        "Distances are relative to the length of the vector. Two such results agree no better than each "
         "does with the exact one; in float64 the adapter with and without savings are the same.",
         None,
     ),
     "precision": (
         "Accuracy in bfloat16",
-        "SLR on the validation corruptions, after one epoch; mean accuracy in % over corruptions and seeds, and "
-        "the largest difference of a single corruption's mean.",
+        "SLR on the validation corruptions after one epoch: mean accuracy in % over corruptions and seeds, "
+        "and the largest difference of a single corruption's mean.",
         precisions,
     ),
     "compiled": (

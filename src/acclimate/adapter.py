@@ -141,8 +141,8 @@ class Adapter:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the preflight found and decided, one sentence each."""
-        return (*self._engine.prepared.notes, *self._engine.cautions)
+        """What was found and decided, before adapting and for batches that came, one sentence each."""
+        return (*self._engine.notes, *self._engine.cautions)
 
     @property
     def classes(self) -> tuple[int, ...] | None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from acclimate.delta import digests
 from acclimate.errors import DivergenceError, ModelError, OptionError
+from acclimate.fast.checkpoints import Checkpoints
 from acclimate.fast.precision import LossScale, chosen_precision
 from acclimate.fast.recycling import keep_memory
 from acclimate.images import checked_images
@@ -56,6 +57,12 @@ class Engine:
         like = floating_like(self.prepared.model)
         self.device, self._dtype = like.device, like.dtype
         self._precision = chosen_precision(options.precision, self.device)
+        if self._precision is not None and self._dtype == torch.float64:
+            if options.precision != "auto":
+                raise OptionError(
+                    f'precision="{options.precision}" is for networks in float32, and this one is in float64'
+                )
+            self._precision = None
         self._recycles = self.device.type == "cpu" and "recycling" in options.tricks
         self._scale = LossScale() if self._precision == torch.float16 else None
         self.network = self._make_network()
@@ -70,6 +77,12 @@ class Engine:
         fused = "optimizer" in options.tricks
         self._optimizer = make_optimizer(method, self.parameters, fused=fused) if self.parameters else None
         self.objective: Objective | None = None
+        self._checkpoints = Checkpoints(
+            self.network,
+            options.memory if self.parameters else "off",
+            rehearse=self._rehearse,
+            again=self.prepared.statistics.repeating,
+        )
         self._digests: dict[str, str] | None = None
         self._snapshot = {name: tensor.detach().clone() for name, tensor in self.changing().items()}
         self.adapts = bool(self._snapshot)
@@ -113,7 +126,8 @@ class Engine:
             images = self._checked(batch.images, batch.index)
             undo = self._hold()
             try:
-                with self.prepared.statistics.updating():
+                self.network.check(images)
+                with self._checkpoints(images), self.prepared.statistics.updating():
                     logits: Tensor = self.network(images)
                 loss = self._loss(logits, batch.index)
                 if self._optimizer is not None:
@@ -134,6 +148,11 @@ class Engine:
         self.history.lr.append(lr)
         self.history.epoch.append(epoch)
         return logits.detach()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was found and decided, one sentence each."""
+        return (*self.prepared.notes, *self._checkpoints.notes)
 
     def transformed(self, images: Tensor) -> Tensor:
         """Images as the input transformation makes them."""
@@ -271,6 +290,17 @@ class Engine:
             keep_memory()
         single = self.prepared.statistics.single
         return checked_images(images, self.device, self._dtype, single=single, index=index)
+
+    def _rehearse(self, images: Tensor) -> Tensor:
+        """The forward pass of a step that leaves no trace."""
+        put_back = self.prepared.statistics.hold()
+        devices = [self.device] if self.device.type == "cuda" else []
+        try:
+            with torch.random.fork_rng(devices), self.prepared.statistics.updating():
+                logits: Tensor = self.network(images)
+        finally:
+            put_back()
+        return logits
 
     def _loss(self, logits: Tensor, index: Tensor | None) -> Tensor:
         if self._optimizer is not None and not logits.requires_grad:

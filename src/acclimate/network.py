@@ -71,7 +71,8 @@ class Network(nn.Module):
                 unknown("classifier layer", features, [n for n, _ in model.named_modules() if n])
             )
 
-    def forward(self, images: Tensor) -> Tensor:
+    def check(self, images: Tensor) -> None:
+        """An error if these are no images that the normalisation fits; a warning if they are no pixels."""
         if self.channels is not None and (images.ndim != 4 or images.shape[1] != self.channels):
             raise InputError(
                 f"images must have the shape (N, {self.channels}, H, W), as normalize has {self.channels} "
@@ -79,6 +80,9 @@ class Network(nn.Module):
             )
         if self.normalization is not None and not self._range_checked:
             self._check_range(images)
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.check(images)
         if self._insists:
             images = images.contiguous()
         elif self._channels_last and images.ndim == 4 and images.device.type == "cpu":

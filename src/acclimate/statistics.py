@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 import torch
@@ -26,6 +26,8 @@ from acclimate.norms import batch_norms
 __all__ = ["POLICIES", "Statistics"]
 
 POLICIES: Final = ("batch", "running", "blend", "source")
+
+_BUFFERS: Final = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class Statistics:
@@ -69,11 +71,10 @@ class Statistics:
         """Names of the buffers that change."""
         if self.policy == "source":
             return []
-        names = ("running_mean", "running_var", "num_batches_tracked")
         return [
             f"{name}.{buffer}"
             for name, module in self.norms.items()
-            for buffer in names
+            for buffer in _BUFFERS
             if getattr(module, buffer, None) is not None
         ]
 
@@ -81,11 +82,11 @@ class Statistics:
     def updating(self) -> Iterator[None]:
         """Within, a forward pass moves the statistics; without, it leaves no trace."""
         self.steps += 1
-        self._switch(updating=True)
+        self._switch(self.norms.values(), updating=True)
         try:
             yield
         finally:
-            self._switch(updating=False)
+            self._switch(self.norms.values(), updating=False)
 
     def hold(self) -> Callable[[], None]:
         """Remember the statistics as they are; what this returns puts them back."""
@@ -101,6 +102,24 @@ class Statistics:
                 torch._foreach_copy_(self._changing(), self._held)
 
         return put_back
+
+    @contextlib.contextmanager
+    def repeating(self, modules: Collection[nn.Module]) -> Iterator[None]:
+        """Within, those layers find again what they found in the step since `hold`, and move copies of it."""
+        norms = {name: module for name, module in self.norms.items() if module in modules}
+        held = dict(zip(self.buffers, self._held, strict=True))
+        now = {
+            (name, b): m._buffers[b] for name, m in norms.items() for b in _BUFFERS if f"{name}.{b}" in held
+        }
+        for name, buffer in now:
+            norms[name]._buffers[buffer] = held[f"{name}.{buffer}"].clone()
+        self._switch(norms.values(), updating=True)
+        try:
+            yield
+        finally:
+            self._switch(norms.values(), updating=False)
+            for (name, buffer), tensor in now.items():
+                norms[name]._buffers[buffer] = tensor
 
     def _changing(self) -> list[Tensor]:
         if self.policy == "source":
@@ -137,13 +156,13 @@ class Statistics:
             if self.policy in ("running", "blend") and isinstance(module, _BatchNorm):
                 hook = functools.partial(self._renormalise, name)
                 self._hooks.append(module.register_forward_pre_hook(hook))
-        self._switch(updating=False)
+        self._switch(self.norms.values(), updating=False)
 
-    def _switch(self, *, updating: bool) -> None:
+    def _switch(self, norms: Iterable[_NormBase], *, updating: bool) -> None:
         self._updating = updating
         if self.policy != "batch":
             return
-        for module in self.norms.values():
+        for module in norms:
             # In training mode torch normalises with the batch and, where it tracks, moves the
             # running average in the same pass: 1 / steps makes that the plain mean of the batches.
             module.track_running_stats = updating

@@ -1,0 +1,145 @@
+"""A part of a forward pass that keeps nothing but its input, and runs again when backward asks for more.
+
+This is what ``torch.utils.checkpoint`` does, for parts that need not be a function: the beginning of a
+module's forward can be run again too, as running stops when all is there that was asked for.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from acclimate.errors import ModelError
+from acclimate.fast.lean import Lean
+
+__all__ = ["SecondPass"]
+
+_modes: Callable[[], list[object]] = _get_current_function_mode_stack
+
+
+class _Place:
+    """Stands in the graph for a tensor that was not kept."""
+
+    __slots__ = ("__weakref__", "form", "tensor")
+
+    def __init__(self, x: Tensor) -> None:
+        self.form = (x.shape, x.dtype)
+        self.tensor: Tensor | None = None
+
+
+class _Enough(Exception):  # noqa: N818 - not an error: the rest of the part is not needed
+    """Everything that was asked for is there."""
+
+
+class SecondPass:
+    """Within, ``function`` runs, or begins to run, with these arguments for the first time.
+
+    Args:
+        function: what is run again, in the modes, the precision and the random state of the first time.
+        around: makes a context for that.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        around: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._function = function
+        # taken apart, as a list of tensors may be longer when it is needed again
+        self._leaves, self._form = tree_flatten((args, kwargs))
+        tensors = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
+        self._versions = [x._version for x in tensors]
+        self._as_before = _surroundings(tensors[0].device, around)
+        self._places: list[weakref.ref[_Place]] = []
+        self._is_done = False
+        self._hooks: saved_tensors_hooks | None = None
+
+    def __enter__(self) -> None:
+        self._hooks = saved_tensors_hooks(self._pack, self._unpack)
+        self._hooks.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        assert self._hooks is not None
+        self._hooks.__exit__()
+        self._hooks = None  # it holds this object, which shall go with the graph
+
+    def _pack(self, x: Tensor) -> _Place:
+        place = _Place(x)
+        # autograd alone holds it, and drops it with the tensor as soon as it is used
+        self._places.append(weakref.ref(place))
+        return place
+
+    def _unpack(self, place: _Place) -> Tensor:
+        if not self._is_done:
+            self._run_again()
+        assert place.tensor is not None
+        return place.tensor
+
+    def _run_again(self) -> None:
+        args, kwargs = tree_unflatten(self._leaves, self._form)
+        if [leaf._version for leaf in self._leaves if isinstance(leaf, Tensor)] != self._versions:
+            raise _different("changed the input of a layer in place")
+        waiting = iter(self._places)
+
+        def pack(x: Tensor) -> None:
+            position = next(waiting, None)
+            place = None if position is None else position()
+            if place is not None:
+                if place.form != (x.shape, x.dtype):
+                    raise _different(f"made {(x.shape, x.dtype)} where it had made {place.form}")
+                place.tensor = x.detach()
+            if position is self._places[-1]:
+                raise _Enough
+
+        try:
+            with saved_tensors_hooks(pack, _unused), torch.enable_grad(), self._as_before():
+                self._function(*args, **kwargs)
+            raise _different("kept less than before")
+        except _Enough:
+            self._is_done = True
+        self._leaves, self._function = [], _unused
+
+
+def _surroundings(
+    device: torch.device, around: Callable[[], AbstractContextManager[None]]
+) -> Callable[[], AbstractContextManager[None]]:
+    """What makes again the context of the caller, which backward does not have."""
+    kind, devices = device.type, [device] if device.type == "cuda" else []
+    lean = [mode for mode in _modes() if isinstance(mode, Lean)]
+    is_cast, precision = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    random = torch.get_rng_state(), [torch.cuda.get_rng_state(d) for d in devices]
+
+    @contextmanager
+    def as_before() -> Iterator[None]:
+        with (
+            torch.random.fork_rng(devices),
+            torch.autocast(kind, precision, enabled=is_cast),
+            around(),
+            lean[0] if lean else nullcontext(),
+        ):
+            torch.set_rng_state(random[0])
+            for d, state in zip(devices, random[1], strict=True):
+                torch.cuda.set_rng_state(state, d)
+            yield
+
+    return as_before
+
+
+def _unused(*_: object) -> Any:
+    raise AssertionError("nothing is asked of a second pass")
+
+
+def _different(how: str) -> ModelError:
+    return ModelError(
+        f"a part of the network that was run a second time to save memory {how}: take memory='off'"
+    )
