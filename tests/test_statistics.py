@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from acclimate import Adapter
 from acclimate.errors import OptionError
 from acclimate.prepare import prepare
 from acclimate.statistics import POLICIES, Statistics
-from networks import images, resnet, same, state
+from networks import adapted_state, images, resnet, same, state
 
 
 def norm() -> nn.Sequential:
@@ -194,3 +195,19 @@ def test_detached_layers_are_as_they_were_found() -> None:
 def test_unknown_policies_are_refused() -> None:
     with pytest.raises(OptionError, match="unknown statistics policy 'btch': did you mean 'batch'"):
         prepare(resnet(), statistics="btch")
+
+
+@pytest.mark.parametrize("count", [1, 6])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("policy", ["running", "blend", "source"])
+def test_lean_norms_mix_as_others_do(policy: str, dtype: torch.dtype, count: int) -> None:
+    found = []
+    for fast in (True, ["norms"], False):  # by kernels of our own, by torch's, and as they were
+        adapter = Adapter(resnet().to(dtype), "tent", statistics=policy, optimizer="sgd", lr=0.01, fast=fast)
+        logits = [adapter(images(count, seed).to(dtype)) for seed in range(3)]
+        found.append({"predicted": adapter.predict(images(count).to(dtype)), **adapted_state(adapter)})
+        found[-1] |= {f"logits {step}": part for step, part in enumerate(logits)}
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
+    for lean in found[:2]:
+        for name, value in found[2].items():
+            torch.testing.assert_close(lean[name], value, rtol=tolerance, atol=tolerance, msg=name)

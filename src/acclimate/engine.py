@@ -51,6 +51,7 @@ class Engine:
             statistics=options.statistics if method.adapts_statistics else "source",
             momentum=method.statistics_momentum,
             pseudo_count=method.pseudo_count,
+            lean="norms" in options.tricks,
             device=device,
             needed=not method.input_transform,
         )

@@ -69,14 +69,16 @@ def prepare(
     statistics: str = "batch",
     momentum: float = 0.1,
     pseudo_count: float = 16.0,
+    lean: bool = False,
     device: torch.device | str | None = None,
     needed: bool = True,
 ) -> Prepared:
     """Copy a network and select what adapts in it.
 
     ``parameters=False`` selects statistics only. ``freeze_top`` is the method's wish, which ``freeze``
-    (``"auto"``, ``"top"``, ``"none"`` or patterns) obeys or overrules. ``needed=False`` says that it is
-    fine if nothing in the network itself adapts.
+    (``"auto"``, ``"top"``, ``"none"`` or patterns) obeys or overrules. ``lean`` says that the network
+    will run within `fast.lean.Lean` with lean norms, ``needed=False`` that it is fine if nothing in the
+    network itself adapts.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4))
     >>> prepare(net).names[:2]
@@ -103,7 +105,7 @@ def prepare(
     for name in inserted:
         attach_affine(own.get_submodule(name), floating_like(own))
     chosen = _chosen(own, adapting, frozen if norms else ())
-    policy = Statistics(own, statistics, momentum=momentum, pseudo_count=pseudo_count)
+    policy = Statistics(own, statistics, momentum=momentum, pseudo_count=pseudo_count, lean=lean)
     notes, cautions = _explain(layers, chosen, inserted, policy, why)
     if parameters and not frozen and (freeze == "top" or (freeze == "auto" and freeze_top)):
         cautions.append(f"{why}: the logits can grow without bound")

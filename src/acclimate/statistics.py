@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from acclimate.errors import OptionError, unknown
+from acclimate.fast.norm import mix_next
 from acclimate.norms import batch_norms
 
 __all__ = ["POLICIES", "Statistics"]
@@ -34,13 +35,20 @@ class Statistics:
     """Applies one policy to every batch norm of a model, which it changes in place."""
 
     def __init__(
-        self, model: nn.Module, policy: str, *, momentum: float = 0.1, pseudo_count: float = 16.0
+        self,
+        model: nn.Module,
+        policy: str,
+        *,
+        momentum: float = 0.1,
+        pseudo_count: float = 16.0,
+        lean: bool = False,
     ) -> None:
         if policy not in POLICIES:
             raise OptionError(unknown("statistics policy", policy, POLICIES))
         self.policy = policy
         self.momentum = momentum
         self.pseudo_count = pseudo_count
+        self._lean = lean  # the network runs where layers take a mixture themselves
         self.steps = 0
         """Batches in the average that `export` would bake in."""
         found = batch_norms(model)
@@ -180,13 +188,29 @@ class Statistics:
         if self.policy == "running" and not self._updating:
             return None
         x = inputs[0]
+        mixture = functools.partial(self._mixture, name, module, len(x))
+        held_mean, held_var = _mean_and_var(module)
+        if self._lean and type(module).forward is _BatchNorm.forward:
+            mix_next(held_mean, mixture)  # and the layer itself does all that follows
+            return None
         dims = [0, *range(2, x.ndim)]
-        batch_var, batch_mean = torch.var_mean(x.to(module.running_mean.dtype), dims, correction=0)  # type: ignore[union-attr]
+        batch_var, batch_mean = torch.var_mean(x.to(held_mean.dtype), dims, correction=0)
+        mean, var, _ = mixture(batch_mean, batch_var)
+        held_mean, held_var = _mean_and_var(module)
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        scale = ((held_var + module.eps) / (var + module.eps)).sqrt()
+        moved = (x - mean.view(shape)) * scale.view(shape) + held_mean.view(shape)
+        return (moved.to(x.dtype), *inputs[1:])
+
+    def _mixture(
+        self, name: str, module: _NormBase, count: int, batch_mean: Tensor, batch_var: Tensor
+    ) -> tuple[Tensor, Tensor, float]:
+        """What a batch is normalised with, and its own share in that; moves the statistics that are held."""
         if self.policy == "running":
             (source_mean, source_var), share = _mean_and_var(module), self.momentum
         else:
             source_mean, source_var = self._source[name]
-            share = len(x) / (len(x) + self.pseudo_count)
+            share = count / (count + self.pseudo_count)
         mean = torch.lerp(source_mean, batch_mean, share)
         var = torch.lerp(source_var, batch_var, share)
         if self._updating:
@@ -195,11 +219,7 @@ class Statistics:
             # New tensors, not in place: a layer that is used twice needs the old ones in backward.
             module.running_mean = torch.lerp(held_mean, mean.detach(), weight)
             module.running_var = torch.lerp(held_var, var.detach(), weight)
-        held_mean, held_var = _mean_and_var(module)
-        shape = (1, -1, *[1] * (x.ndim - 2))
-        scale = ((held_var + module.eps) / (var + module.eps)).sqrt()
-        moved = (x - mean.view(shape)) * scale.view(shape) + held_mean.view(shape)
-        return (moved.to(x.dtype), *inputs[1:])
+        return mean, var, share
 
 
 def _mean_and_var(module: _NormBase) -> tuple[Tensor, Tensor]:

@@ -109,7 +109,7 @@ class Checkpoints:
             if need <= budget:
                 return stages[:count], why
         warnings.warn(
-            f"a batch of {len(images)} images needs about {_size(min(needs))}, even if the network's stages "
+            f"a batch of {len(images)} images needs about {_size(needs[-1])}, even if the network's stages "
             f"are computed a second time, and can have {_size(budget)}: give fewer images at once",
             AcclimateWarning,
             stacklevel=2,
@@ -181,7 +181,7 @@ class _Head:
         @functools.wraps(function)
         def forward(*args: Any, **kwargs: Any) -> Any:
             self._open = make(function, args, kwargs)
-            self._open.__enter__()
+            args, kwargs = self._open.__enter__()
             try:
                 return function(*args, **kwargs)
             finally:
@@ -210,7 +210,7 @@ def _whole(function: Callable[..., Any], make: Callable[..., SecondPass]) -> Cal
 
     @functools.wraps(function)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        with make(function, args, kwargs):
+        with make(function, args, kwargs) as (args, kwargs):
             return function(*args, **kwargs)
 
     return forward

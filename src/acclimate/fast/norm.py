@@ -6,6 +6,7 @@ neither is what an activation makes of it. Where `native` kernels can be had, no
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,12 +14,23 @@ import torch
 from torch import Tensor
 
 from acclimate.fast.activation import Activation
+from acclimate.fast.layout import layout_of
 from acclimate.fast.native import UNBOUNDED, Kernels, native_kernels
 
-__all__ = ["Norms"]
+__all__ = ["Mixture", "Norms", "mix_next"]
 
 _NOTE: Final = "_acclimate_norm"
 """Attribute by which the output of a norm remembers where it is from."""
+_MIXTURE: Final = "_acclimate_mixture"
+"""Attribute of a running mean by which the next ``F.batch_norm`` is told what to mix it with."""
+
+Mixture = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, float]]
+"""Mean and variance of a batch to those that it is normalised with, and the share of the batch in them."""
+
+
+def mix_next(running_mean: Tensor, mixture: Mixture) -> None:
+    """Let the next ``F.batch_norm`` with this running mean normalise by a mixture."""
+    setattr(running_mean, _MIXTURE, mixture)
 
 
 @dataclass(frozen=True)
@@ -30,9 +42,11 @@ class _Norm:
     bias: Tensor | None
     mean: Tensor
     var: Tensor
-    training: bool
-    """Whether the statistics are those of ``x``, so that its gradient flows through them too."""
     eps: float
+    share: float = 0.0
+    """Of the statistics of ``x`` itself in these, through which its gradient flows too."""
+    own_mean: Tensor | None = None
+    """Its own mean, if that is not all of it."""
 
 
 class Norms:
@@ -53,19 +67,25 @@ class Norms:
         eps: float = 1e-5,
     ) -> Any:
         """``F.batch_norm``; NotImplemented where torch's own will do, or has an error to tell."""
-        if not training and (running_mean is None or not x.requires_grad):
+        mixed = None if running_mean is None else vars(running_mean).pop(_MIXTURE, None)
+        if mixed is None and not training and (running_mean is None or not x.requires_grad):
             return NotImplemented
-        if x.ndim < 2 or x.numel() < 2 * x.shape[1]:
+        if mixed is None and (x.ndim < 2 or x.numel() < 2 * x.shape[1]):
             return NotImplemented
         kernels = self._kernels if self._kernels is not None and _taken(x, weight, running_mean) else None
-        if training:
+        if mixed is not None:
+            with torch.no_grad():
+                own_mean, own_var = _own_statistics(x.detach(), kernels)
+                mean, var, share = mixed(own_mean, own_var)
+            norm = _Norm(x, weight, bias, mean, var, eps, share, own_mean)
+        elif training:
             with torch.no_grad():
                 mean, var = _statistics(x.detach(), running_mean, running_var, momentum, kernels)
+            norm = _Norm(x, weight, bias, mean, var, eps, share=1.0)
         else:
             assert running_mean is not None
             assert running_var is not None
-            mean, var = running_mean, running_var
-        norm = _Norm(x, weight, bias, mean, var, training, eps)
+            norm = _Norm(x, weight, bias, running_mean, running_var, eps)
         y: Tensor = _NormFunction.apply(x, weight, bias, norm, kernels)  # type: ignore[no-untyped-call]
         if y.requires_grad:
             setattr(y, _NOTE, (norm, y.grad_fn, (y._version, x._version), kernels))
@@ -127,29 +147,68 @@ class _ActivatedFunction(torch.autograd.Function):
 
 
 def _keep(ctx: Any, norm: _Norm, kernels: Kernels | None) -> None:
-    ctx.training, ctx.eps, ctx.kernels = norm.training, norm.eps, kernels
-    ctx.save_for_backward(norm.x, norm.weight, norm.bias, norm.mean, norm.var)
+    ctx.share, ctx.eps, ctx.kernels = norm.share, norm.eps, kernels
+    ctx.save_for_backward(norm.x, norm.weight, norm.bias, norm.mean, norm.var, norm.own_mean)
 
 
 def _gradients(
     ctx: Any, gradient: Tensor, activation: Activation | None, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """Of input, weight and bias."""
-    x, weight, bias, mean, var = ctx.saved_tensors
-    if ctx.kernels is not None and (activation is None or activation.clamp is not None):
-        bounds = UNBOUNDED if activation is None or activation.clamp is None else activation.clamp
-        return _native_gradients(
-            ctx.kernels, gradient, x, weight, bias, mean, var, ctx.training, ctx.eps, bounds, wanted
-        )
-    if activation is not None:
-        gradient = activation.backward(
-            gradient, _normalized(x, weight, bias, mean, var, ctx.eps, ctx.kernels)
-        )
+    x, weight, bias, mean, var, own_mean = ctx.saved_tensors
+    kernels: Kernels | None = ctx.kernels
+    bounds = UNBOUNDED if activation is None else activation.clamp
+    if activation is not None and (kernels is None or bounds is None):
+        again = _normalized(x, weight, bias, mean, var, ctx.eps, kernels)
+        gradient, bounds = activation.backward(gradient, again), UNBOUNDED
+    assert bounds is not None
     invstd = (var + ctx.eps).rsqrt()
-    made: tuple[Tensor | None, ...] = torch.ops.aten.native_batch_norm_backward(
-        gradient, x, weight, mean, var, mean, invstd, ctx.training, ctx.eps, list(wanted)
-    )
-    return made
+    if kernels is None and own_mean is None:
+        made: tuple[Tensor | None, ...] = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, weight, mean, var, mean, invstd, ctx.share == 1, ctx.eps, list(wanted)
+        )
+        return made
+    work = _Plain if kernels is None else kernels
+    gradient = gradient.contiguous(memory_format=layout_of(x))
+    line = _line(weight, bias, mean, invstd)
+    total, product = work.sums(x, gradient, line, mean, bounds)
+    in_x = None
+    if wanted[0]:
+        share = -line[0] * (ctx.share * x.shape[1] / x.numel())
+        rest = ((share * invstd.square() * product).to(mean.dtype), (share * total).to(mean.dtype))
+        in_x = work.backward(x, gradient, line, mean if own_mean is None else own_mean, rest, bounds)
+    in_weight = (product * invstd).to(mean.dtype) if wanted[1] else None
+    return in_x, in_weight, total.to(mean.dtype) if wanted[2] else None
+
+
+class _Plain:
+    """What `Kernels` does with gradients, by torch, without bounds."""
+
+    @staticmethod
+    def sums(
+        x: Tensor, gradient: Tensor, line: Sequence[Tensor], mean: Tensor, bounds: tuple[float, float]
+    ) -> tuple[Tensor, Tensor]:
+        """Of a gradient, and of it times x - mean."""
+        wide, dims = gradient.to(mean.dtype), [0, *range(2, x.ndim)]
+        return wide.sum(dims), (wide * (x - _along(mean, x))).sum(dims)
+
+    @staticmethod
+    def backward(
+        x: Tensor,
+        gradient: Tensor,
+        line: Sequence[Tensor],
+        mean: Tensor,
+        rest: Sequence[Tensor],
+        bounds: tuple[float, float],
+    ) -> Tensor:
+        """The gradient of x: scale times the other, and slope * (x - mean) + constant."""
+        scale, mean, slope, constant = (_along(part, x) for part in (line[0], mean, *rest))
+        return (scale * gradient + (slope * (x - mean) + constant)).to(x.dtype)
+
+
+def _along(part: Tensor, x: Tensor) -> Tensor:
+    """One entry per channel, against an activation."""
+    return part.view(1, -1, *[1] * (x.ndim - 2))
 
 
 def _taken(x: Tensor, *parameters: Tensor | None) -> bool:
@@ -164,18 +223,24 @@ def _statistics(
     kernels: Kernels | None,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of a batch; the running ones move towards them as torch moves them."""
-    if kernels is None:
-        if running_mean is None or running_var is None:
-            # torch takes the precision of its statistics from what they move: never below float32
-            wide = torch.promote_types(x.dtype, torch.float32)
-            running_mean, running_var = x.new_empty(2, x.shape[1], dtype=wide)
+    if kernels is None and running_mean is not None:
         mean, var = torch.ops.aten.batch_norm_update_stats(x, running_mean, running_var, momentum)
         return mean, var
-    mean, var = kernels.statistics(x)
+    mean, var = _own_statistics(x, kernels)
     if running_mean is not None and running_var is not None:
         count = x.numel() // x.shape[1]
         running_mean.lerp_(mean, momentum)
         running_var.lerp_(var * (count / (count - 1)), momentum)
+    return mean, var
+
+
+def _own_statistics(x: Tensor, kernels: Kernels | None) -> tuple[Tensor, Tensor]:
+    """Mean and variance of a batch."""
+    if kernels is not None:
+        return kernels.statistics(x)
+    # torch takes the precision of its statistics from what they move: never below float32
+    moved = x.new_zeros(2, x.shape[1], dtype=torch.promote_types(x.dtype, torch.float32))
+    mean, var = torch.ops.aten.batch_norm_update_stats(x, *moved, 0.0)
     return mean, var
 
 
@@ -192,35 +257,6 @@ def _normalized(
         made: Tensor = torch.native_batch_norm(x, weight, bias, mean, var, False, 0.0, eps)[0]
         return made
     return kernels.forward(x, *_line(weight, bias, mean, (var + eps).rsqrt()))
-
-
-def _native_gradients(
-    kernels: Kernels,
-    gradient: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor,
-    var: Tensor,
-    training: bool,
-    eps: float,
-    bounds: tuple[float, float],
-    wanted: tuple[bool, ...],
-) -> tuple[Tensor | None, ...]:
-    if x.ndim == 2:
-        gradient = gradient.contiguous()
-    else:
-        gradient = gradient.contiguous(memory_format=torch.channels_last)
-    invstd = (var + eps).rsqrt()
-    line = _line(weight, bias, mean, invstd)
-    total, product = kernels.sums(x, gradient, line, mean, bounds)
-    in_x = None
-    if wanted[0]:
-        share = -line[0] / (x.numel() // x.shape[1] if training else float("inf"))
-        rest = ((share * invstd.square() * product).float(), (share * total).float())
-        in_x = kernels.backward(x, gradient, line, mean, rest, bounds)
-    in_weight = (product * invstd).float() if wanted[1] else None
-    return in_x, in_weight, total.float() if wanted[2] else None
 
 
 def _line(weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,11 +82,12 @@ class Rehearsal:
         self._modules = {name: m for name, m in network.named_modules() if m not in hidden}
         self._names = {module: name for name, module in self._modules.items()}
         self._calls: defaultdict[str, list[_Call]] = defaultdict(list)
+        self._begun: Counter[str] = Counter()
         self._kept: list[int] = []
         self._sizes = {_MARK: 0}
         self._record(run)
-        self.repeats = any(len(self._calls[name]) > 1 for name, _ in network.named_children())
-        """Whether parts of the network ran more than once."""
+        self.repeats = any(self._begun[name] > 1 for name, _ in network.named_children())
+        """Whether the network began more than once."""
         self.stages = self._divide()
         """In the order in which they run."""
         self._calls.clear()  # with the tensors they hold
@@ -123,6 +124,7 @@ class Rehearsal:
 
         @functools.wraps(plain)
         def forward(*args: Any, **kwargs: Any) -> Any:
+            self._begun[name] += 1
             given = tree_leaves((args, kwargs))
             inputs = tuple(x for x in given if can_begin and isinstance(x, Tensor))
             versions, start = tuple(x._version for x in inputs), len(self._kept)
@@ -288,8 +290,8 @@ def patched(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
                 vars(module)["forward"] = own
 
 
-_WORKING = 3
-"""Beside what is kept, backward has the gradients of what a layer made and took, and something in between."""
+_WORKING = 4
+"""Beside what is kept, there is what a layer takes and makes, and the gradients of both."""
 
 _MARK = 0
 """Stands where a call begins and ends among what is kept: at no address, of no size."""

@@ -40,11 +40,13 @@ class _Enough(Exception):  # noqa: N818 - not an error: the rest of the part is 
 
 
 class SecondPass:
-    """Within, ``function`` runs, or begins to run, with these arguments for the first time.
+    """Within, ``function`` runs, or begins to run, with the arguments that come with it, for the first time.
 
     Args:
         function: what is run again, in the modes, the precision and the random state of the first time.
-        around: makes a context for that.
+        args: what it is called with.
+        kwargs: likewise.
+        around: makes a context for the second time.
     """
 
     def __init__(
@@ -56,17 +58,22 @@ class SecondPass:
     ) -> None:
         self._function = function
         # taken apart, as a list of tensors may be longer when it is needed again
-        self._leaves, self._form = tree_flatten((args, kwargs))
-        tensors = [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
+        leaves, self._form = tree_flatten((args, kwargs))
+        self._leaves = [_detached(leaf) for leaf in leaves]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         self._versions = [x._version for x in tensors]
         self._as_before = _surroundings(tensors[0].device, around)
         self._places: list[weakref.ref[_Place]] = []
         self._is_done = False
+        # as the second time: without what a tensor remembers of where it is from
+        self._first = tuple(map(_alias, args)), {name: _alias(value) for name, value in kwargs.items()}
         self._hooks: saved_tensors_hooks | None = None
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         self._hooks = saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()
+        first, self._first = self._first, ((), {})
+        return first
 
     def __exit__(self, *_: object) -> None:
         assert self._hooks is not None
@@ -108,6 +115,14 @@ class SecondPass:
         except _Enough:
             self._is_done = True
         self._leaves, self._function = [], _unused
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+
+
+def _alias(argument: Any) -> Any:
+    return argument.view_as(argument) if isinstance(argument, Tensor) else argument
 
 
 def _surroundings(
