@@ -51,7 +51,7 @@ MEMORY_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tent, low memory": ("tent", LOW),
     "tent bf16": ("tent", BF16),
 }
-WARM_UP = 2
+WARM_UP = 1
 PAUSE = 0.05  # seconds in which the threads of the one before stop waiting for work
 MIB = 2**20
 

@@ -16,8 +16,9 @@ Row = dict[str, Any]
 STEPS = (
     "Seconds of one online step of the plain TENT loop (eager, float32, as published), and how many times "
     "faster each of the others is: the median over rounds of the ratio within a round, in brackets its "
-    "quartiles. All variants take turns, one process each. *Forward* is the untouched network in evaluation "
-    "mode without gradients, *forward, fast* `adapter.predict`."
+    "quartiles. All variants take turns, one process each; a step that is not timed goes before each. "
+    "*Forward* is the untouched network in evaluation mode without gradients, *forward, fast* "
+    "`adapter.predict`."
 )
 TRICK_TEXT = (
     "TENT with all savings, with each of them left out, and with none, against the plain loop as above. "
@@ -27,7 +28,7 @@ TRICK_TEXT = (
 )
 MEMORY = (
     "What a step of TENT keeps for its backward pass per image, as above, and the resident memory of a "
-    "fresh process before its first step and at its peak in three."
+    "fresh process before its first step and at its peak in six."
 )
 SCALING = (
     "Seconds against size: the exponent b of t = a·x^b over the upper half of the sizes (1 is linear), and "

@@ -127,7 +127,6 @@ class Engine:
             images = self._checked(batch.images, batch.index)
             undo = self._hold()
             try:
-                self.network.check(images)
                 with self._checkpoints(images), self.prepared.statistics.updating():
                     logits: Tensor = self.network(images)
                 loss = self._loss(logits, batch.index)
@@ -290,7 +289,9 @@ class Engine:
         if self._recycles:
             keep_memory()
         single = self.prepared.statistics.single
-        return checked_images(images, self.device, self._dtype, single=single, index=index)
+        checked = checked_images(images, self.device, self._dtype, single=single, index=index)
+        self.network.check(checked)
+        return checked
 
     def _rehearse(self, images: Tensor) -> Tensor:
         """The forward pass of a step that leaves no trace."""
@@ -332,7 +333,8 @@ class Engine:
         norms = torch._foreach_norm(gradients) if gradients else ()
         values = [loss, followed.confidence, followed.entropy(), *norms]
         # one transfer from the device for all of them
-        measured: list[float] = torch.stack([value.float() for value in values]).tolist()
+        narrow = [value if value.dtype == torch.float32 else value.float() for value in values]
+        measured: list[float] = torch.stack(narrow).tolist()
         return [*measured[:3], math.hypot(*measured[3:])]
 
     def _usable(self, loss: float, gradient_norm: float) -> bool:

@@ -33,6 +33,8 @@ _MOST_VALUES: Final = 16_384
 """More than networks keep per pixel of an image: a stock ResNet-50 has 430, a WideResNet-28-10 4,500."""
 
 _Shape = tuple[torch.Size, torch.dtype]
+_KEEP_ALL: Final = nullcontext()
+
 _Forwards = Mapping[nn.Module, Callable[..., Any]]
 _Again = Callable[[Collection[nn.Module]], AbstractContextManager[None]]
 
@@ -73,7 +75,7 @@ class Checkpoints:
     def __call__(self, images: Tensor) -> AbstractContextManager[None]:
         """Within, a forward pass of these images leaves out what shall be computed a second time."""
         if self._memory == "off":
-            return nullcontext()
+            return _KEEP_ALL
         key = (images.shape, images.dtype)
         decision = self._decided.get(key)
         if decision is None:
