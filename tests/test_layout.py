@@ -73,3 +73,23 @@ def test_another_failure_is_the_networks_own() -> None:
 
     with pytest.raises(RuntimeError, match="out of order"):
         Adapter(network(Broken()), "tent")(torch.rand(8, 3, 8, 8))
+
+
+def test_a_group_norm_behind_a_frozen_convolution() -> None:
+    """Where images lie pixel by pixel and need no gradient, torch's own backward ends the process."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 5)
+    )
+    found = []
+    for fast in (True, False):
+        adapter = Adapter(net, "tent", fast=fast, optimizer="sgd", freeze="none")
+        found.append(
+            torch.cat(
+                [
+                    adapter(torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(i)))
+                    for i in range(3)
+                ]
+            )
+        )
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)

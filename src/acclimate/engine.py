@@ -123,7 +123,10 @@ class Engine:
         if not self.adapts:
             return self.forward(batch.images)
         # The caller may be in no_grad or inference mode: adaptation has a mode of its own.
-        with torch.inference_mode(False), torch.set_grad_enabled(self._optimizer is not None):
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):
+                return self.update(batch, position=position, total=total, epoch=epoch)
+        with torch.set_grad_enabled(self._optimizer is not None):
             images = self._checked(batch.images, batch.index)
             undo = self._hold()
             try:

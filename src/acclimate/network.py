@@ -58,8 +58,11 @@ class Network(nn.Module):
         self.channels = None if normalization is None else len(normalization.mean)
         chosen = None if classes is None else torch.tensor(classes)
         self.register_buffer("classes", chosen, persistent=False)
+        # looked up in every step: attributes that are no modules come several times faster
+        self._before = tuple(part for part in (transform, normalization) if part is not None)
+        self._has_classes = classes is not None
         self._classifier = features
-        self._range_checked = False
+        self._range_checked = normalization is None
         has_images = any(isinstance(module, nn.Conv2d) for module in model.modules())
         self._channels_last = "layout" in tricks and has_images
         self._lean = Lean(tricks)
@@ -78,7 +81,7 @@ class Network(nn.Module):
                 f"images must have the shape (N, {self.channels}, H, W), as normalize has {self.channels} "
                 f"channels, got {tuple(images.shape)}"
             )
-        if self.normalization is not None and not self._range_checked:
+        if not self._range_checked:
             self._check_range(images)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -87,17 +90,17 @@ class Network(nn.Module):
         elif self._channels_last and images.ndim == 4 and images.device.type == "cpu":
             images = images.contiguous(memory_format=torch.channels_last)
         with self._autocast(images.device.type):
-            if self.transform is not None:
-                images = self.transform(images)
-            if self.normalization is not None:
-                images = self.normalization(images)
+            for part in self._before:
+                images = part(images)
             with self._lean if self._lean else _AS_IT_IS:
                 logits = logits_of(self._output(images))
         if self._precision is not None:
             logits = logits.float()
-        self._outputs = logits.shape[1]
-        if self.classes is None:
+        if self._outputs != logits.shape[1]:
+            self._outputs = logits.shape[1]
+        if not self._has_classes:
             return logits
+        assert self.classes is not None
         if int(self.classes.max()) >= logits.shape[1]:
             raise OptionError(
                 f"classes goes up to {int(self.classes.max())}, but the network has {logits.shape[1]} outputs"

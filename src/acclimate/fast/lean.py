@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from acclimate.fast.activation import ACTIVATIONS, Activation, OneBit
 from acclimate.fast.convolution import convolution
+from acclimate.fast.layout import group_norm
 from acclimate.fast.norm import Norms
 from acclimate.fast.pooling import average_pool, max_pool
 from acclimate.fast.weights import Weights
@@ -40,6 +41,8 @@ class Lean(TorchFunctionMode):
         forms += [OneBit(native="native" in tricks).activated] if "activations" in tricks else []
         if forms:
             self._table |= {function: _activation(*row, forms) for function, row in ACTIVATIONS.items()}
+        if "layout" in tricks:
+            self._table[F.group_norm] = group_norm
         if "pooling" in tricks:
             self._table[F.max_pool2d] = self._table[torch.max_pool2d] = max_pool
             self._table[F.avg_pool2d] = average_pool
