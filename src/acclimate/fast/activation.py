@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from acclimate.fast.bits import pack, unpack
 from acclimate.fast.layout import is_dense
@@ -121,6 +122,7 @@ class _OneBitFunction(torch.autograd.Function):
         return z
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (bits,) = ctx.saved_tensors
         if ctx.kernels is not None:

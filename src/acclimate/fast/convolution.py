@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from acclimate.fast.layout import empty, layout_of
 from acclimate.fast.weights import Weights
@@ -55,6 +56,7 @@ class _Convolution(torch.autograd.Function):
         return torch.convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         made = _gradient_of_input(gradient, ctx.shape, ctx.form, ctx.weight, ctx.geometry, ctx.weights)
         return made, None, None, None, None

@@ -29,6 +29,7 @@ class Lean(TorchFunctionMode):
 
     def __init__(self, tricks: Collection[str]) -> None:
         super().__init__()
+        self._tricks = tuple(tricks)
         self._table: dict[Callable[..., Any], Callable[..., Any]] = {}
         if "weights" in tricks:
             weights = Weights()
@@ -46,6 +47,10 @@ class Lean(TorchFunctionMode):
         if "pooling" in tricks:
             self._table[F.max_pool2d] = self._table[torch.max_pool2d] = max_pool
             self._table[F.avg_pool2d] = average_pool
+
+    def __reduce__(self) -> tuple[type[Lean], tuple[tuple[str, ...]]]:
+        """A copy has kernels and weights of its own."""
+        return Lean, (self._tricks,)
 
     def __bool__(self) -> bool:
         return bool(self._table)

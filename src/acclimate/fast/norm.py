@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from acclimate.fast.activation import Activation
 from acclimate.fast.layout import layout_of
@@ -112,6 +113,7 @@ class _NormFunction(torch.autograd.Function):
         return _normalized(x, weight, bias, norm.mean, norm.var, norm.eps, kernels)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if gradient is None:  # all of it went by the activation
             return (None,) * 5
@@ -141,6 +143,7 @@ class _ActivatedFunction(torch.autograd.Function):
         return activation.forward_(y)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         made = _gradients(ctx, gradient, ctx.activation, ctx.needs_input_grad[1:4])
         return (None, *made, None, None, None, None)

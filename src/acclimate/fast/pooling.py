@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from acclimate.fast.layout import empty, layout_of
 
@@ -61,6 +62,7 @@ class _MaxPool(torch.autograd.Function):
         return made  # type: ignore[no-any-return]
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (where,) = ctx.saved_tensors
         x = empty(ctx.shape, ctx.form, gradient)
@@ -75,6 +77,7 @@ class _AveragePool(torch.autograd.Function):
         return F.avg_pool2d(x, *geometry)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return torch.ops.aten.avg_pool2d_backward(
             gradient, empty(ctx.shape, ctx.form, gradient), *ctx.geometry
