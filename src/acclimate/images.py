@@ -66,9 +66,11 @@ def checked_images(
     if len(images) == 1 and single is not None:
         raise InputError(f"a batch of one image has no batch statistics: {single}")
     images = images.clone() if images.is_inference() else images.detach()
-    images = images.to(device, dtype)
+    if images.device != device or images.dtype != dtype:
+        images = images.to(device, dtype)
     # a sum is not finite if one pixel is not, and takes no memory
-    if not math.isfinite(images.sum(dtype=torch.promote_types(dtype, torch.float32)).item()):
+    total = images.sum(dtype=torch.float32) if dtype.itemsize < 4 else images.sum()
+    if not math.isfinite(total.item()):
         bad = (~torch.isfinite(images.flatten(1)).all(1)).nonzero().flatten().tolist()
         if bad:
             where = f"{bad} of the batch" if index is None else f"{index[bad].tolist()} of the data"
