@@ -62,6 +62,7 @@ def main() -> None:
         "epochs": 1,
         "batch_size": BATCH,
         "severity": 5,
+        "limit": args.limit,
         "corruptions": list(VALIDATION_NAMES),
         "evaluation": "after the epoch: batch statistics of shuffled batches",
         "bf16": os.environ.get(STARTED, how),
