@@ -28,6 +28,7 @@ __all__ = ["POLICIES", "Statistics"]
 
 POLICIES: Final = ("batch", "running", "blend", "source")
 
+_NOTHING: Final = contextlib.nullcontext()
 _BUFFERS: Final = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -86,10 +87,13 @@ class Statistics:
             if getattr(module, buffer, None) is not None
         ]
 
-    @contextlib.contextmanager
-    def updating(self) -> Iterator[None]:
+    def updating(self) -> contextlib.AbstractContextManager[None]:
         """Within, a forward pass moves the statistics; without, it leaves no trace."""
         self.steps += 1
+        return self._moving() if self.norms else _NOTHING
+
+    @contextlib.contextmanager
+    def _moving(self) -> Iterator[None]:
         self._switch(self.norms.values(), updating=True)
         try:
             yield
