@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import weakref
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from acclimate.fast import TRICKS, bits
 from acclimate.fast.lean import Lean
@@ -273,17 +272,13 @@ def test_a_resnet_50_keeps_little_more_than_half() -> None:
     assert kept(model, x) < 0.56 * kept(model, x, lean=False)
 
 
-def packed_and_unpacked(length: int, pack: Callable[..., Tensor], unpack: Callable[..., Tensor]) -> None:
-    mask = random(length, seed=length) > 0
-    packed = pack(mask)
-    assert packed.dtype == torch.uint8
-    assert packed.tolist() == np.packbits(mask.numpy(), bitorder="little").tolist()
-    made = unpack(packed, length)
-    assert made.dtype == torch.uint8
-    assert made.tolist() == mask.int().tolist()
-
-
-def test_bits_are_packed_and_unpacked() -> None:
+@pytest.mark.parametrize("on", ["cpu", "other devices"])
+def test_bits_are_packed_and_unpacked(on: str) -> None:
+    pack, unpack = (bits.pack, bits.unpack) if on == "cpu" else (bits._pack, bits._unpack)
     for length in range(101):
-        packed_and_unpacked(length, bits.pack, bits.unpack)
-        packed_and_unpacked(length, bits._pack, bits._unpack)  # the same on other devices
+        mask = torch.rand(length, generator=torch.Generator().manual_seed(length)) > 0.5
+        packed = pack(mask)
+        made = unpack(packed, length)
+        assert packed.tolist() == np.packbits(mask.numpy(), bitorder="little").tolist()
+        assert made.tolist() == mask.int().tolist()
+        assert packed.dtype == made.dtype == torch.uint8

@@ -105,7 +105,7 @@ def _cpu_announces(feature: str) -> bool:
 def _cpu_survives_bf16() -> bool:
     """Whether a product in bfloat16 comes back, tried in another process.
 
-    Some hypervisors announce AMX and hide the description of its tiles. oneDNN before 3.13 believes the
+    Some hypervisors announce AMX and hide the description of its tiles. oneDNN 3.12 (torch 2.13) believes the
     announcement, and dies of an illegal instruction.
     """
     if platform.system() != "Linux" or not _cpu_announces("amx_tile"):
