@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import weakref
@@ -261,6 +262,26 @@ def test_weights_that_are_made_for_one_pass_are_forgotten() -> None:
         gone.append(weakref.ref(made))
     del made
     assert [held() for held in gone] == [None, None]
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_weights_that_somebody_changes_are_used(groups: int, precision: torch.dtype) -> None:
+    """By loading others into the network between two steps, as a check of a checkpoint does."""
+    layer = nn.Conv2d(4, 4, 3, groups=groups).requires_grad_(False)
+    x = single(2, 4, 7, 6).contiguous(memory_format=torch.channels_last).detach().requires_grad_()
+    lean = Lean(TRICKS)
+    for change in ("none", "in place", "another tensor"):
+        if change == "in place":
+            layer.load_state_dict({name: 2 * value for name, value in layer.state_dict().items()})
+        elif change == "another tensor":
+            layer.weight.data = 3 * layer.weight.data
+        found = []
+        for mode in (lean, contextlib.nullcontext()):
+            with mode, torch.autocast("cpu", precision, enabled=precision != torch.float32):
+                (gradient,) = torch.autograd.grad(layer(x).square().sum(), x)
+            found.append(gradient)
+        torch.testing.assert_close(*found, msg=change)
 
 
 def test_a_resnet_50_keeps_little_more_than_half() -> None:

@@ -17,7 +17,7 @@ __all__ = ["MEMORY", "TRICKS", "chosen_tricks"]
 TRICKS: Final = {
     "layout": "images lie in memory pixel by pixel (channels last), the fastest for CPUs",
     "recycling": "memory that one step frees stays with the process for the next step (glibc, CPU)",
-    "weights": "layers with a frozen weight keep no input, and a weight is cast to low precision only once",
+    "weights": "layers with a frozen weight keep no input; its layout and low precision are made only once",
     "norms": "batch norms keep their input only; an activation behind one is made again from it",
     "native": "norms and activations by our own kernels, which the machine's C compiler makes once (CPU)",
     "activations": "other ReLU-like activations keep one bit per element",

@@ -29,13 +29,15 @@ def convolution(dimensions: int, weights: Weights) -> Callable[..., Any]:
         groups: int = 1,
     ) -> Any:
         frozen = not weight.requires_grad and (bias is None or not bias.requires_grad)
-        if not (frozen and x.requires_grad and x.ndim == dimensions + 2) or isinstance(padding, str):
+        if not frozen or x.ndim != dimensions + 2 or isinstance(padding, str):
             return NotImplemented
         # the autocast that this call bypasses
         x, weight = weights.for_autocast(x), weights.cast(weight)
         bias = None if bias is None else weights.cast(bias)
         if x.dtype != weight.dtype:
             return NotImplemented
+        if layout_of(x) == torch.channels_last:
+            weight = weights.laid_out(weight)
         stride, padding, dilation = (_each(value, dimensions) for value in (stride, padding, dilation))
         return _Convolution.apply(x, weight, bias, (stride, padding, dilation, groups), weights)  # type: ignore[no-untyped-call]
 

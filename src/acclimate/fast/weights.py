@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ class Weights:
     """Remembers what it made of each weight."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, str, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self._made: dict[tuple[int, str, torch.dtype], _Kept] = {}
         self._own: set[int] = set()
         """Ids of what was made and is kept."""
 
@@ -26,6 +26,13 @@ class Weights:
             return weight
         dtype = torch.get_autocast_dtype(weight.device.type)
         return self._kept(weight, "cast", dtype, lambda: _as_kernels_take_it(weight.to(dtype)))
+
+    def laid_out(self, weight: Tensor) -> Tensor:
+        """A convolution's weight pixel by pixel, as its input lies: torch would do it anew in each pass."""
+        form = torch.channels_last
+        if weight.is_contiguous(memory_format=form):
+            return weight
+        return self._kept(weight, "laid out", weight.dtype, lambda: weight.contiguous(memory_format=form))
 
     def flipped(self, weight: Tensor) -> Tensor:
         """A convolution's weight turned round in all its spatial dimensions."""
@@ -43,15 +50,30 @@ class Weights:
 
     def _kept(self, weight: Tensor, form: str, dtype: torch.dtype, make: Callable[[], Tensor]) -> Tensor:
         key = (id(weight), form, dtype)
-        if key in self._made:
-            return self._made[key][1]
+        kept = self._made.get(key)
+        if kept is not None:
+            if kept.state == _state(weight):
+                return kept.made
+            self._own.discard(id(kept.made))
         with torch.no_grad():
             made = make()
         # Some layers compute their weight for every pass: what is made of such a one is not worth keeping.
         if isinstance(weight, nn.Parameter) or id(weight) in self._own:
-            self._made[key] = (weight, made)  # the weight lives as long, so that its id stays its own
+            self._made[key] = _Kept(weight, _state(weight), made)
             self._own.add(id(made))
         return made
+
+
+class _Kept(NamedTuple):
+    weight: Tensor
+    """Lives as long as what was made of it, so that its id stays its own."""
+    state: tuple[int, int]
+    made: Tensor
+
+
+def _state(weight: Tensor) -> tuple[int, int]:
+    """Another one when somebody has written other values into a weight."""
+    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
 
 def _wants_cast(x: Tensor) -> bool:
