@@ -15,7 +15,7 @@ SOURCE = Path(acclimate.__file__).parent
 # A module may import from the rows above its own, never from its own row or below.
 LAYERS = (
     ("errors", "types"),
-    ("files",),
+    ("files", "ranks"),
     (
         "losses",
         "diversity",
@@ -46,6 +46,7 @@ TOP = (
     "doctor",
     "normalization",
     "outcome",
+    "places",
     "recording",
     "records",
     "report",

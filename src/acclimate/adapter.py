@@ -24,6 +24,7 @@ from acclimate.methods import Method, chosen_setting, parse_method
 from acclimate.objectives import External
 from acclimate.options import Options, make_options
 from acclimate.prepare import checked_model, count_outputs
+from acclimate.ranks import Ranks
 from acclimate.types import AdaptationResult, Batch, History
 
 __all__ = ["Adapter", "adapt"]
@@ -66,6 +67,9 @@ class Adapter:
             that the device has natively. Losses, statistics and updates stay in float32.
         memory: compute the first stages of the network a second time instead of keeping them: ``"auto"``
             if a batch would not fit, ``"low"`` always, ``"off"`` never.
+        ranks: what the processes of a `torch.distributed` job do: adapt one network ``"together"``, each with
+            its share of every batch and statistics of all of it; the same with ``"local"`` statistics; or
+            each its own, ``"alone"``.
         **overrides: fields of `Method`: ``lr``, ``delta``, ``kappa``, ``optimizer``, ...
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
@@ -95,6 +99,7 @@ class Adapter:
         fast: bool | Sequence[str] = True,
         precision: str = "fp32",
         memory: str = "auto",
+        ranks: str = "together",
         **overrides: Any,
     ) -> None:
         misplaced = sorted(overrides.keys() & _FIT_ONLY)
@@ -119,6 +124,7 @@ class Adapter:
             fast=fast,
             precision=precision,
             memory=memory,
+            ranks=ranks,
         )
         self._external = objective
         with torch.inference_mode(False):
@@ -211,6 +217,9 @@ class Adapter:
             on_logits: called in every step with the logits from before the update, as an online call
                 returns them, and with the images' positions in the data, where they have one.
 
+        Of several ranks, each is given all of the data, and works on its share of every batch; all of them
+        call the functions above, with what is true of the whole batch.
+
         Interrupted at any point, or loaded from a file that `on_step` or `on_epoch` saved, the same call
         with the same data goes on where it stood, to the same numbers. Ctrl-C waits for the end of a step.
         Returns the history of every step since the last reset.
@@ -219,7 +228,8 @@ class Adapter:
             raise OptionError("episodic=True starts again with every batch, so that there is nothing to fit")
         if epochs < 1:
             raise OptionError(f"epochs must be at least 1, got {epochs}")
-        batches = Batches(data, batch_size, shuffle=shuffle)
+        ranks = self._engine.ranks
+        batches = Batches(data, batch_size, shuffle=shuffle, ranks=ranks)
 
         def call(function: Callable[[Adapter], None] | None) -> None:
             if function is not None:
@@ -231,6 +241,7 @@ class Adapter:
             return self.history
         before = self._generator.get_state()
         fit = begin(self._fit, epochs, batches)
+        ranks.check_same("data", dataclasses.astuple(fit))
         if fit is not self._fit:
             self._engine.forget_labels()  # they are those of other data
             self._fit = fit
@@ -259,15 +270,18 @@ class Adapter:
         """Logits without an update, in the order of the data.
 
         A tensor of images is one batch unless ``batch_size`` says otherwise. Loaders and data sets are
-        gone through in a shuffled order, as batch statistics want it, and put back in theirs.
+        gone through in a shuffled order, as batch statistics want it, and put back in theirs; of several
+        ranks, each is given all of the data and gets all logits.
         """
         if isinstance(data, Tensor) and batch_size is None:
             return self._engine.forward(data)
-        batches = Batches(data, batch_size or 64)
+        ranks = self._engine.ranks
+        batches = Batches(data, batch_size or 64, ranks=ranks)
         seen = batches.epoch(self._options.seed)
-        return in_order(
-            [(self._engine.forward(batch.images).cpu(), batch.index) for batch in seen], batches.order
-        )
+        found = [(self._engine.forward(batch.images).cpu(), batch.index) for batch in seen]
+        if ranks.size > 1:
+            found = [(ranks.rows(logits), None if i is None else ranks.rows(i)) for logits, i in found]
+        return in_order(found, batches.order)
 
     def transformed(self, images: Tensor) -> Tensor:
         """What the input transformation makes of images in [0, 1]: the images, where there is none."""
@@ -294,8 +308,11 @@ class Adapter:
     def save(self, path: str | os.PathLike[str], *, about: Mapping[str, str] | None = None) -> None:
         """Write a delta: what adapted, and what is needed to go on. The source model is not in it.
 
-        ``about`` is kept beside it for whoever reads the file.
+        ``about`` is kept beside it for whoever reads the file. Of several ranks, the first writes; if one of
+        them is gone, whoever is left does.
         """
+        if not self._engine.ranks.writes:
+            return
         document = {
             "method": dataclasses.asdict(self.method),
             "options": dataclasses.asdict(self._options),
@@ -316,10 +333,13 @@ class Adapter:
         objective: External | None = None,
         device: torch.device | str | None = None,
     ) -> Adapter:
-        """The adapter that `save` wrote, on the same source model; refused on any other."""
+        """The adapter that `save` wrote, on the same source model; refused on any other.
+
+        Of several ranks, all of which must call it, the first reads the file.
+        """
         if not isinstance(path, (str, os.PathLike)):
             raise OptionError(f"load takes a path, then the model; the path is a {type(path).__name__}")
-        tensors, document = read_delta(path)
+        tensors, document = Ranks().first(lambda: read_delta(path))
         try:
             method = Method(**{**document["method"], "betas": tuple(document["method"]["betas"])})
             options, fit, calls = dict(document["options"]), document["fit"], int(document["calls"])

@@ -17,6 +17,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -24,6 +25,7 @@ from torch.utils.data import (
 
 from acclimate.errors import InputError, OptionError
 from acclimate.images import images_of
+from acclimate.ranks import ALONE, Ranks
 from acclimate.types import Batch
 
 __all__ = ["Batches", "in_order"]
@@ -36,15 +38,19 @@ class Batches:
     """Data that can be gone through again and again, each time in the order of a seed.
 
     Takes a tensor of images, a map-style data set, a `DataLoader`, a list of batches, or anything
-    else that can be iterated again and has a length (which then keeps its own order).
+    else that can be iterated again and has a length (which then keeps its own order). Every rank is
+    given all of it, and gets its share of each batch.
 
     >>> [len(batch.images) for batch in Batches(torch.rand(7, 3, 4, 4), batch_size=3).epoch(seed=0)]
     [3, 4]
     """
 
-    def __init__(self, data: Any, batch_size: int = 64, *, shuffle: bool = True) -> None:
+    def __init__(
+        self, data: Any, batch_size: int = 64, *, shuffle: bool = True, ranks: Ranks = ALONE
+    ) -> None:
         if batch_size < 1:
             raise OptionError(f"batch_size must be at least 1, got {batch_size}")
+        self._ranks = ranks
         self.shuffle = shuffle
         self.order: Tensor | None = None
         """The index of every image in the user's order, or nothing where images have no index."""
@@ -73,14 +79,15 @@ class Batches:
         return len(self._iterable) if self._fetch is None else len(self._plan(seed=0))
 
     def epoch(self, seed: int, *, start: int = 0) -> Iterator[Batch]:
-        """All batches in the order of ``seed``, from batch ``start`` on."""
+        """All batches in the order of ``seed``, from batch ``start`` on; of each, what is this rank's."""
+        share = self._ranks.share
         if self._fetch is None:
             parts = (Batch(images_of(part)) for part in self._iterable)
             for number, batch in enumerate(_merge_short_last(parts)):
                 if number >= start:
-                    yield batch
+                    yield Batch(batch.images[share(len(batch.images))])
             return
-        plan = self._plan(seed)[start:]
+        plan = [rows[share(len(rows))] for rows in self._plan(seed)[start:]]
         for rows, images in zip(plan, self._fetch(plan, seed), strict=True):
             yield Batch(images, torch.tensor(rows))
 
@@ -121,6 +128,11 @@ class Batches:
         self._fetch = lambda plan, _: _read_ahead(data.batch, plan)
 
     def _from_loader(self, loader: DataLoader[Any]) -> None:
+        if self._ranks.size > 1 and isinstance(loader.sampler, DistributedSampler):
+            raise InputError(
+                "every batch is shared out among the ranks here: give each of them a loader of all images, "
+                "without a DistributedSampler"
+            )
         self._fetch = lambda plan, seed: map(images_of, _reordered(loader, plan, seed))
         if loader.batch_size is None:
             # The user composes the batches; a sampler that draws at random draws anew in every epoch.

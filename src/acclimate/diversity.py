@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import InputError, OptionError
+from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["ClassDistribution"]
 
@@ -40,6 +41,7 @@ class ClassDistribution(nn.Module):
         target: Tensor | Sequence[float] | None = None,
         *,
         dtype: torch.dtype = torch.float32,
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
         if num_classes < 2:
@@ -47,6 +49,7 @@ class ClassDistribution(nn.Module):
         if not 0 <= kappa < 1:
             raise OptionError(f"kappa must be at least 0 and below 1, got {kappa}")
         self.kappa = kappa
+        self._ranks = ranks
         self.register_buffer("target", _checked_target(num_classes, target).to(dtype))
         self.register_buffer("p", self.target.clone())
 
@@ -60,10 +63,10 @@ class ClassDistribution(nn.Module):
 
     def follow(self, confidences: Tensor) -> Tensor:
         """The same, from the confidences ``(N, n)`` themselves."""
-        p = self.kappa * self.p + (1 - self.kappa) * confidences.mean(0)
+        p = self.kappa * self.p + (1 - self.kappa) * self._ranks.mean(confidences)
         self.p = p.detach()
         # past the checks of a module's attributes, which take longer than it does
-        vars(self)["confidence"] = confidences.detach().amax(1).mean()
+        vars(self)["confidence"] = self._ranks.mean(confidences.detach().amax(1))
         return _divergence(p, self.target)
 
     def entropy(self) -> Tensor:

@@ -23,6 +23,7 @@ from acclimate.optimization import learning_rate, make_optimizer, optimizer_stat
 from acclimate.options import Options
 from acclimate.prepare import floating_like, model_info, normalization_mismatch, prepare
 from acclimate.pseudo_labels import centroid_labels
+from acclimate.ranks import Ranks
 from acclimate.types import Batch, History
 
 __all__ = ["Engine"]
@@ -43,6 +44,7 @@ class Engine:
         self.method = method
         self._options = options
         self._external = external
+        self.ranks = Ranks(options.ranks)
         self.prepared = prepare(
             model,
             parameters=method.adapts_parameters,
@@ -52,6 +54,7 @@ class Engine:
             momentum=method.statistics_momentum,
             pseudo_count=method.pseudo_count,
             lean="norms" in options.tricks,
+            ranks=self.ranks,
             device=device,
             needed=not method.input_transform,
         )
@@ -83,11 +86,15 @@ class Engine:
             options.memory if self.parameters else "off",
             rehearse=self._rehearse,
             again=self.prepared.statistics.repeating,
+            ranks=self.ranks,
         )
         self._digests: dict[str, str] | None = None
         self._snapshot = {name: tensor.detach().clone() for name, tensor in self.changing().items()}
         self.adapts = bool(self._snapshot)
         self.reset()
+        self.ranks.check_same("method and options", (method, options))
+        if self.ranks.size > 1:
+            self.ranks.check_same("network", self.source_digests())
 
     def _make_network(self) -> Network:
         method, options = self.method, self._options
@@ -113,6 +120,7 @@ class Engine:
             features=options.features,
             tricks=options.tricks,
             precision=self._precision,
+            ranks=self.ranks,
         )
 
     def update(self, batch: Batch, *, position: int, total: int | None, epoch: int = 0) -> Tensor:
@@ -127,7 +135,7 @@ class Engine:
             with torch.inference_mode(False):
                 return self.update(batch, position=position, total=total, epoch=epoch)
         with torch.set_grad_enabled(self._optimizer is not None):
-            images = self._checked(batch.images, batch.index)
+            images = self.ranks.meet(lambda: self._checked(batch.images, batch.index))
             undo = self._hold()
             try:
                 with self._checkpoints(images), self.prepared.statistics.updating():
@@ -135,6 +143,7 @@ class Engine:
                 loss = self._loss(logits, batch.index)
                 if self._optimizer is not None:
                     self._backward(loss)
+                    self.ranks.sum_gradients(self.parameters.values())
                 measured = self._measured(loss.detach())
                 usable = self._usable(measured[0], measured[3])
             except BaseException:
@@ -162,13 +171,15 @@ class Engine:
         if self.network.transform is None:
             return images
         with torch.inference_mode(False), torch.no_grad():
-            made: Tensor = self.network.transform(self._checked(images, None))
+            made: Tensor = self.network.transform(self._checked(images))
         return made
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits that leave no trace."""
         with torch.inference_mode(False), torch.no_grad():
-            logits: Tensor = self.network(self._checked(images))
+            met = self.ranks.meet(lambda: self._checked(images))
+            with self.prepared.statistics.untouched():
+                logits: Tensor = self.network(met)
         self._objective_for(logits)
         return logits
 
@@ -188,9 +199,12 @@ class Engine:
         if [len(part) for part in features] != [len(part) for part in index]:
             raise ModelError("the classifier layer is not called once for every image: name it by features=")
         labels = centroid_labels(
-            torch.cat(features).float(), torch.cat(confidences), self.method.pseudo_label_set
+            torch.cat(features).float(),
+            torch.cat(confidences),
+            self.method.pseudo_label_set,
+            ranks=self.ranks,
         )
-        rows = torch.cat(index).to(labels.device)
+        labels, rows = (self.ranks.rows(part) for part in (labels, torch.cat(index).to(labels.device)))
         assert self.objective is not None
         # one label per position in the data set; positions that a sampler leaves out have none
         table = torch.full((int(rows.max()) + 1,), -100, device=labels.device)
@@ -284,6 +298,7 @@ class Engine:
                 prior=self._options.prior,
                 external=self._external,
                 shared="objective" in self._options.tricks,
+                ranks=self.ranks,
                 dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32,
             ).to(logits.device)
         return self.objective
@@ -291,7 +306,8 @@ class Engine:
     def _checked(self, images: Tensor, index: Tensor | None = None) -> Tensor:
         if self._recycles:
             keep_memory()
-        single = self.prepared.statistics.single
+        # a share of one image is none of one image in all
+        single = None if self.ranks.synchronised else self.prepared.statistics.single
         checked = checked_images(images, self.device, self._dtype, single=single, index=index)
         self.network.check(checked)
         return checked

@@ -72,7 +72,8 @@ def run(
     on_logits: Callable[[Tensor, Tensor | None], None] | None = None,
 ) -> None:
     """Go through all steps that are still to come."""
-    with progress_bar(fit.epochs * fit.length, progress) as show:
+    visible = progress if engine.ranks.rank == 0 else False
+    with progress_bar(fit.epochs * fit.length, visible) as show:
         while fit.epoch < fit.epochs:
             for batch in _remaining(fit, engine, batches, generator):
                 position, total = fit.epoch * fit.length + fit.batch, fit.epochs * fit.length
@@ -80,7 +81,8 @@ def run(
                     logits = engine.update(batch, position=position, total=total, epoch=fit.epoch + 1)
                     fit.batch += 1
                 if on_logits is not None:
-                    on_logits(logits, batch.index)
+                    index = None if batch.index is None else engine.ranks.rows(batch.index)
+                    on_logits(engine.ranks.rows(logits), index)
                 show(position + 1, engine.history)
                 on_step()
             if fit.batch == 0:

@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps, not within one."""
+"""Ctrl-C between two steps, not within one; and a request to end as if it were one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-__all__ = ["uninterrupted"]
+__all__ = ["end_as_interrupt", "uninterrupted"]
 
-_SIGINT: Final = int(signal.SIGINT)
+_HELD: Final = (int(signal.SIGINT), int(signal.SIGTERM))
+
+
+def end_as_interrupt() -> None:
+    """From here on SIGTERM, which launchers send when another rank has died, is a Ctrl-C."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class uninterrupted:  # noqa: N801 - used as a word in a with statement
@@ -22,18 +28,17 @@ class uninterrupted:  # noqa: N801 - used as a word in a with statement
 
     def __enter__(self) -> None:
         self._pending = False
-        self._holds = (
-            threading.current_thread() is threading.main_thread()
-            and _signal.getsignal(_SIGINT) is signal.default_int_handler
-        )
-        if self._holds:
-            _signal.signal(_SIGINT, self._wait)
+        is_main = threading.current_thread() is threading.main_thread()
+        own = signal.default_int_handler
+        self._held = [number for number in _HELD if _signal.getsignal(number) is own] if is_main else []
+        for number in self._held:
+            _signal.signal(number, self._wait)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._holds:
-            _signal.signal(_SIGINT, signal.default_int_handler)
+        for number in self._held:
+            _signal.signal(number, signal.default_int_handler)
         if self._pending and error is None:
             raise KeyboardInterrupt
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from acclimate.errors import AcclimateWarning, InputError, ModelError, OptionError, unknown
 from acclimate.fast.lean import Lean
 from acclimate.input_transform import InputTransformation
+from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["Network", "Normalization", "classifier_name", "logits_of"]
 
@@ -50,6 +51,7 @@ class Network(nn.Module):
         features: str | None = None,
         tricks: Collection[str] = (),
         precision: torch.dtype | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
         self.model = model
@@ -65,7 +67,7 @@ class Network(nn.Module):
         self._range_checked = normalization is None
         has_images = any(isinstance(module, nn.Conv2d) for module in model.modules())
         self._channels_last = "layout" in tricks and has_images
-        self._lean = Lean(tricks)
+        self._lean = Lean(tricks, ranks)
         self._precision = precision
         self._insists = False
         self._outputs: int | None = None

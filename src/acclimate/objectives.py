@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +13,11 @@ from acclimate.diversity import ClassDistribution
 from acclimate.errors import InputError
 from acclimate.losses import LOSSES, LOSSES_OF_LOG_CONFIDENCES, log_confidences
 from acclimate.methods import Method
+from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["External", "Objective"]
+
+_NO_LABEL: Final = -100  # as torch has it
 
 External = Callable[[Tensor, "Tensor | None"], Tensor]
 """An objective from outside: logits and the samples' positions to a scalar."""
@@ -42,12 +46,14 @@ class Objective(nn.Module):
         external: External | None = None,
         shared: bool = False,
         dtype: torch.dtype = torch.float32,
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
         self.method = method
         self._shared = shared and external is None and method.confidence in LOSSES_OF_LOG_CONFIDENCES
         self.external = external
-        self.distribution = ClassDistribution(num_classes, method.kappa, prior, dtype=dtype)
+        self._ranks = ranks
+        self.distribution = ClassDistribution(num_classes, method.kappa, prior, dtype=dtype, ranks=ranks)
         self.register_buffer("labels", None)
 
     def forward(self, logits: Tensor, index: Tensor | None = None) -> Tensor:
@@ -60,11 +66,11 @@ class Objective(nn.Module):
             with torch.set_grad_enabled(torch.is_grad_enabled() and method.diversity):
                 divergence = self.distribution(logits)
             if self.external is not None:
-                return self.external(logits, index)
+                return self._of_all(self.external(logits, index), len(logits))
             confidence = None if method.confidence is None else LOSSES[method.confidence](logits)
         loss = divergence if method.diversity else torch.zeros_like(divergence)
         if confidence is not None:
-            loss = loss + method.delta * confidence.mean()
+            loss = loss + method.delta * self._ranks.mean(confidence)
         if method.pseudo_label_weight > 0 and self.labels is not None:
             loss = loss + method.pseudo_label_weight * self._label_loss(logits, index)
         return loss
@@ -84,4 +90,12 @@ class Objective(nn.Module):
             )
         assert self.labels is not None
         wide = logits if logits.dtype == torch.float64 else logits.float()
-        return F.cross_entropy(wide, self.labels[index.to(self.labels.device)])
+        labels = self.labels[index.to(self.labels.device)]
+        if self._ranks.size == 1:
+            return F.cross_entropy(wide, labels)
+        losses = F.cross_entropy(wide, labels, reduction="none")
+        return self._ranks.mean(losses) / self._ranks.mean(labels.ne(_NO_LABEL).to(losses.dtype))
+
+    def _of_all(self, loss: Tensor, count: int) -> Tensor:
+        """What is a mean over so many images here, over those of all ranks."""
+        return loss if self._ranks.size == 1 or loss.ndim else self._ranks.mean(loss.expand(count))

@@ -32,6 +32,7 @@ class Options:
     fast: bool | tuple[str, ...] = True
     precision: str = "fp32"
     memory: str = "auto"
+    ranks: str = "together"
 
     @property
     def tricks(self) -> frozenset[str]:

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from acclimate.errors import ModelError, OptionError, listed
 from acclimate.freeze import frozen_layers
 from acclimate.norms import affine_parameters, attach_affine, find_norms, find_weighted_layers
+from acclimate.ranks import ALONE, Ranks
 from acclimate.statistics import Statistics
 from acclimate.types import ModelInfo
 
@@ -70,6 +71,7 @@ def prepare(
     momentum: float = 0.1,
     pseudo_count: float = 16.0,
     lean: bool = False,
+    ranks: Ranks = ALONE,
     device: torch.device | str | None = None,
     needed: bool = True,
 ) -> Prepared:
@@ -105,7 +107,7 @@ def prepare(
     for name in inserted:
         attach_affine(own.get_submodule(name), floating_like(own))
     chosen = _chosen(own, adapting, frozen if norms else ())
-    policy = Statistics(own, statistics, momentum=momentum, pseudo_count=pseudo_count, lean=lean)
+    policy = Statistics(own, statistics, momentum=momentum, pseudo_count=pseudo_count, lean=lean, ranks=ranks)
     notes, cautions = _explain(layers, chosen, inserted, policy, why)
     if parameters and not frozen and (freeze == "top" or (freeze == "auto" and freeze_top)):
         cautions.append(f"{why}: the logits can grow without bound")

@@ -17,12 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from acclimate.errors import InputError, OptionError, unknown
+from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["centroid_labels"]
 
 
-def centroid_labels(features: Tensor, confidences: Tensor, label_set: str = "fixed") -> Tensor:
-    """Labels ``(N,)`` from features ``(N, d)`` and confidences ``(N, n)``.
+def centroid_labels(
+    features: Tensor, confidences: Tensor, label_set: str = "fixed", *, ranks: Ranks = ALONE
+) -> Tensor:
+    """Labels ``(N,)`` from features ``(N, d)`` and confidences ``(N, n)``; centroids are those of all ranks.
 
     >>> features = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
     >>> confidences = torch.tensor([[0.8, 0.2, 0.0], [0.4, 0.6, 0.0], [0.1, 0.9, 0.0]])
@@ -39,14 +42,19 @@ def centroid_labels(features: Tensor, confidences: Tensor, label_set: str = "fix
     ones = features.new_ones(len(features), 1)
     directions = F.normalize(torch.cat([features, ones], dim=1), dim=1)
 
-    occurring = torch.unique(confidences.argmax(1))
-    soft = confidences.to(features.dtype).T @ directions
+    occurring = _occurring(confidences.argmax(1), confidences.shape[1], ranks)
+    soft = ranks.sum(confidences.to(features.dtype).T @ directions)
     labels = _nearest(directions, soft[occurring], occurring)
 
-    hard = torch.zeros_like(soft).index_add_(0, labels, directions)
+    hard = ranks.sum(torch.zeros_like(soft).index_add_(0, labels, directions))
     if label_set == "recomputed":
-        occurring = torch.unique(labels)
+        occurring = _occurring(labels, confidences.shape[1], ranks)
     return _nearest(directions, hard[occurring], occurring)
+
+
+def _occurring(labels: Tensor, num_classes: int, ranks: Ranks) -> Tensor:
+    """The classes that some image of any rank has."""
+    return ranks.any(torch.bincount(labels, minlength=num_classes) > 0).nonzero().flatten()
 
 
 def _nearest(directions: Tensor, sums: Tensor, classes: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from acclimate.errors import OptionError, unknown
 from acclimate.fast.norm import mix_next
 from acclimate.norms import batch_norms
+from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["POLICIES", "Statistics"]
 
@@ -43,13 +44,15 @@ class Statistics:
         momentum: float = 0.1,
         pseudo_count: float = 16.0,
         lean: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
         if policy not in POLICIES:
             raise OptionError(unknown("statistics policy", policy, POLICIES))
         self.policy = policy
         self.momentum = momentum
         self.pseudo_count = pseudo_count
-        self._lean = lean  # the network runs where layers take a mixture themselves
+        self._lean = lean or ranks.synchronised  # the network runs where layers take a mixture themselves
+        self._ranks = ranks
         self.steps = 0
         """Batches in the average that `export` would bake in."""
         found = batch_norms(model)
@@ -97,8 +100,37 @@ class Statistics:
         self._switch(self.norms.values(), updating=True)
         try:
             yield
+            self._average_over_ranks()
         finally:
             self._switch(self.norms.values(), updating=False)
+
+    def _average_over_ranks(self) -> None:
+        """Of what layers hold, that each rank has moved by its own images only."""
+        if self._ranks.size == 1 or self.policy == "source":
+            return
+        norms = [
+            m for m in self.norms.values() if not (self._ranks.synchronised and isinstance(m, _BatchNorm))
+        ]
+        averages = iter(self._ranks.average([t for m in norms for t in _mean_and_var(m)]))
+        for module in norms:
+            # new tensors, not in place: backward needs the old ones
+            module.running_mean, module.running_var = next(averages), next(averages)
+
+    def untouched(self) -> contextlib.AbstractContextManager[None]:
+        """Within, a forward pass leaves no trace: an instance norm rounds what it should leave as it is."""
+        rounding = [m for m in self.norms.values() if not isinstance(m, _BatchNorm)]
+        return self._untouched(rounding) if rounding else _NOTHING
+
+    @contextlib.contextmanager
+    def _untouched(self, norms: list[_NormBase]) -> Iterator[None]:
+        before = [_mean_and_var(module) for module in norms]
+        for module in norms:
+            module.running_mean, module.running_var = (tensor.clone() for tensor in _mean_and_var(module))
+        try:
+            yield
+        finally:
+            for module, (mean, var) in zip(norms, before, strict=True):
+                module.running_mean, module.running_var = mean, var
 
     def hold(self) -> Callable[[], None]:
         """Remember the statistics as they are; what this returns puts them back."""
@@ -192,14 +224,12 @@ class Statistics:
         if self.policy == "running" and not self._updating:
             return None
         x = inputs[0]
-        mixture = functools.partial(self._mixture, name, module, len(x))
+        mixture = functools.partial(self._mixture, name, module, self._ranks.scaled(len(x)))
         held_mean, held_var = _mean_and_var(module)
         if self._lean and type(module).forward is _BatchNorm.forward:
             mix_next(held_mean, mixture)  # and the layer itself does all that follows
             return None
-        dims = [0, *range(2, x.ndim)]
-        batch_var, batch_mean = torch.var_mean(x.to(held_mean.dtype), dims, correction=0)
-        mean, var, _ = mixture(batch_mean, batch_var)
+        mean, var, _ = mixture(*self._ranks.moments(x.to(held_mean.dtype)))
         held_mean, held_var = _mean_and_var(module)
         shape = (1, -1, *[1] * (x.ndim - 2))
         scale = ((held_var + module.eps) / (var + module.eps)).sqrt()

@@ -22,6 +22,7 @@ from acclimate.fast.available import available_bytes
 from acclimate.fast.recycling import release_memory
 from acclimate.fast.rehearsal import Rehearsal, Stage, patched
 from acclimate.fast.second_pass import SecondPass
+from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["Checkpoints"]
 
@@ -55,15 +56,23 @@ class Checkpoints:
         memory: ``"auto"``, ``"low"`` (all stages) or ``"off"`` (none).
         rehearse: runs the network as a step does, and leaves no trace.
         again: makes a context in which some modules run as they did the first time in this step.
+        ranks: which decide together, each for the largest share and the least memory of any.
     """
 
     def __init__(
-        self, network: nn.Module, memory: str, *, rehearse: Callable[[Tensor], object], again: _Again
+        self,
+        network: nn.Module,
+        memory: str,
+        *,
+        rehearse: Callable[[Tensor], object],
+        again: _Again,
+        ranks: Ranks = ALONE,
     ) -> None:
         self._network = network
         self._memory = memory
         self._rehearse = rehearse
         self._again = again
+        self._ranks = ranks
         self._rehearsals: dict[_Shape, Rehearsal | None] = {}
         self._decided: dict[_Shape, _Decision] = {}
 
@@ -76,7 +85,7 @@ class Checkpoints:
         """Within, a forward pass of these images leaves out what shall be computed a second time."""
         if self._memory == "off":
             return _KEEP_ALL
-        key = (images.shape, images.dtype)
+        key = (torch.Size((self._count(images), *images.shape[1:])), images.dtype)
         decision = self._decided.get(key)
         if decision is None:
             decision = self._decided[key] = self._decide(images)
@@ -92,20 +101,23 @@ class Checkpoints:
         note = f"for batches of {tuple(images.shape)}, {told}" if stages or not is_auto else ""
         return _Decision(stages, self._make_forwards(stages), note)
 
+    def _count(self, images: Tensor) -> int:
+        return len(images) if self._ranks.size == 1 else max(self._ranks.counts)
+
     def _is_plenty(self, images: Tensor) -> bool:
         """Whether memory is plenty for any network, or nobody knows how much there is."""
-        pixels = images.numel() // (images.shape[1] if images.ndim > 2 else 1)
-        budget = _budget(images.device)
+        pixels = self._count(images) * images[0].numel() // (images.shape[1] if images.ndim > 2 else 1)
+        budget = self._budget(images.device)
         return budget is None or pixels * images.element_size() * _MOST_VALUES <= budget
 
     def _fitting(self, rehearsal: Rehearsal, images: Tensor) -> tuple[tuple[Stage, ...], str]:
         """As few of the first stages as let the batch fit, and a clause that says why."""
         release_memory()  # what malloc keeps for the next step is free as well
-        budget = _budget(images.device)
+        budget = self._budget(images.device)
         if budget is None:
             return (), ""
         stages = rehearsal.stages
-        needs = [rehearsal.peak(stages[:count], len(images)) for count in range(len(stages) + 1)]
+        needs = [rehearsal.peak(stages[:count], self._count(images)) for count in range(len(stages) + 1)]
         why = f", as all of it would need {_size(needs[0])} and can have {_size(budget)}"
         for count, need in enumerate(needs):
             if need <= budget:
@@ -117,6 +129,10 @@ class Checkpoints:
             stacklevel=2,
         )
         return stages, why
+
+    def _budget(self, device: torch.device) -> float | None:
+        available = available_bytes(device)
+        return self._ranks.least(None if available is None else available * _SHARE)
 
     def _rehearsal(self, images: Tensor) -> Rehearsal | None:
         key = (images.shape[1:], images.dtype)
@@ -225,11 +241,6 @@ def _chain(steps: Sequence[Callable[[Tensor], Tensor]]) -> Callable[[Tensor], Te
         return x
 
     return chain
-
-
-def _budget(device: torch.device) -> float | None:
-    available = available_bytes(device)
-    return None if available is None else available * _SHARE
 
 
 def _size(count: float) -> str:

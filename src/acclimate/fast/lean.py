@@ -20,6 +20,7 @@ from acclimate.fast.layout import group_norm
 from acclimate.fast.norm import Norms
 from acclimate.fast.pooling import average_pool, max_pool
 from acclimate.fast.weights import Weights
+from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["Lean"]
 
@@ -27,17 +28,18 @@ __all__ = ["Lean"]
 class Lean(TorchFunctionMode):
     """Within, torch's functions keep for backward only what adaptation needs."""
 
-    def __init__(self, tricks: Collection[str]) -> None:
+    def __init__(self, tricks: Collection[str], ranks: Ranks = ALONE) -> None:
         super().__init__()
-        self._tricks = tuple(tricks)
+        self._tricks, self._ranks = tuple(tricks), ranks
         self._table: dict[Callable[..., Any], Callable[..., Any]] = {}
         if "weights" in tricks:
             weights = Weights()
             kinds = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
             self._table |= {function: convolution(n, weights) for n, function in kinds.items()}
             self._table[F.linear] = weights.linear
-        if "norms" in tricks:
-            self._table[F.batch_norm] = Norms(native="native" in tricks).batch_norm
+        if "norms" in tricks or ranks.synchronised:
+            norms = Norms(native={"norms", "native"} <= set(tricks), ranks=ranks)
+            self._table[F.batch_norm] = norms.batch_norm
         forms = [Norms.activated] if "norms" in tricks else []
         forms += [OneBit(native="native" in tricks).activated] if "activations" in tricks else []
         if forms:
@@ -48,9 +50,9 @@ class Lean(TorchFunctionMode):
             self._table[F.max_pool2d] = self._table[torch.max_pool2d] = max_pool
             self._table[F.avg_pool2d] = average_pool
 
-    def __reduce__(self) -> tuple[type[Lean], tuple[tuple[str, ...]]]:
+    def __reduce__(self) -> tuple[type[Lean], tuple[tuple[str, ...], Ranks]]:
         """A copy has kernels and weights of its own."""
-        return Lean, (self._tricks,)
+        return Lean, (self._tricks, self._ranks)
 
     def __bool__(self) -> bool:
         return bool(self._table)

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from acclimate.fast.activation import Activation
 from acclimate.fast.layout import layout_of
 from acclimate.fast.native import UNBOUNDED, Kernels, native_kernels
+from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["Mixture", "Norms", "mix_next"]
 
@@ -48,13 +49,16 @@ class _Norm:
     """Of the statistics of ``x`` itself in these, through which its gradient flows too."""
     own_mean: Tensor | None = None
     """Its own mean, if that is not all of it."""
+    ranks: Ranks = ALONE
+    """With whose images those statistics are."""
 
 
 class Norms:
     """``F.batch_norm``, and activations of what it gave."""
 
-    def __init__(self, *, native: bool) -> None:
+    def __init__(self, *, native: bool, ranks: Ranks = ALONE) -> None:
         self._kernels = native_kernels() if native else None
+        self._ranks = ranks
 
     def batch_norm(
         self,
@@ -71,18 +75,18 @@ class Norms:
         mixed = None if running_mean is None else vars(running_mean).pop(_MIXTURE, None)
         if mixed is None and not training and (running_mean is None or not x.requires_grad):
             return NotImplemented
-        if mixed is None and (x.ndim < 2 or x.numel() < 2 * x.shape[1]):
+        if mixed is None and (x.ndim < 2 or self._ranks.scaled(x.numel()) < 2 * x.shape[1]):
             return NotImplemented
         kernels = self._kernels if self._kernels is not None and _taken(x, weight, running_mean) else None
         if mixed is not None:
             with torch.no_grad():
-                own_mean, own_var = _own_statistics(x.detach(), kernels)
+                own_mean, own_var = self._ranks.combined(*_own_statistics(x.detach(), kernels))
                 mean, var, share = mixed(own_mean, own_var)
-            norm = _Norm(x, weight, bias, mean, var, eps, share, own_mean)
+            norm = _Norm(x, weight, bias, mean, var, eps, share, own_mean, self._ranks)
         elif training:
             with torch.no_grad():
-                mean, var = _statistics(x.detach(), running_mean, running_var, momentum, kernels)
-            norm = _Norm(x, weight, bias, mean, var, eps, share=1.0)
+                mean, var = _statistics(x.detach(), running_mean, running_var, momentum, kernels, self._ranks)
+            norm = _Norm(x, weight, bias, mean, var, eps, share=1.0, ranks=self._ranks)
         else:
             assert running_mean is not None
             assert running_var is not None
@@ -150,7 +154,8 @@ class _ActivatedFunction(torch.autograd.Function):
 
 
 def _keep(ctx: Any, norm: _Norm, kernels: Kernels | None) -> None:
-    ctx.share, ctx.eps, ctx.kernels = norm.share, norm.eps, kernels
+    ctx.share, ctx.eps, ctx.kernels, ctx.ranks = norm.share, norm.eps, kernels, norm.ranks
+    ctx.count = norm.ranks.scaled(norm.x.numel() // norm.x.shape[1])
     ctx.save_for_backward(norm.x, norm.weight, norm.bias, norm.mean, norm.var, norm.own_mean)
 
 
@@ -166,7 +171,8 @@ def _gradients(
         gradient, bounds = activation.backward(gradient, again), UNBOUNDED
     assert bounds is not None
     invstd = (var + ctx.eps).rsqrt()
-    if kernels is None and own_mean is None:
+    ranks: Ranks = ctx.ranks
+    if kernels is None and own_mean is None and not ranks.synchronised:
         made: tuple[Tensor | None, ...] = torch.ops.aten.native_batch_norm_backward(
             gradient, x, weight, mean, var, mean, invstd, ctx.share == 1, ctx.eps, list(wanted)
         )
@@ -177,8 +183,9 @@ def _gradients(
     total, product = work.sums(x, gradient, line, mean, bounds)
     in_x = None
     if wanted[0]:
-        share = -line[0] * (ctx.share * x.shape[1] / x.numel())
-        rest = ((share * invstd.square() * product).to(mean.dtype), (share * total).to(mean.dtype))
+        share = -line[0] * (ctx.share / ctx.count)
+        all_total, all_product = ranks.sums(total, product) if ctx.share else (total, product)
+        rest = ((share * invstd.square() * all_product).to(mean.dtype), (share * all_total).to(mean.dtype))
         in_x = work.backward(x, gradient, line, mean if own_mean is None else own_mean, rest, bounds)
     in_weight = (product * invstd).to(mean.dtype) if wanted[1] else None
     return in_x, in_weight, total.to(mean.dtype) if wanted[2] else None
@@ -224,14 +231,15 @@ def _statistics(
     running_var: Tensor | None,
     momentum: float,
     kernels: Kernels | None,
+    ranks: Ranks,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of a batch; the running ones move towards them as torch moves them."""
-    if kernels is None and running_mean is not None:
+    if kernels is None and running_mean is not None and not ranks.synchronised:
         mean, var = torch.ops.aten.batch_norm_update_stats(x, running_mean, running_var, momentum)
         return mean, var
-    mean, var = _own_statistics(x, kernels)
+    mean, var = ranks.combined(*_own_statistics(x, kernels))
     if running_mean is not None and running_var is not None:
-        count = x.numel() // x.shape[1]
+        count = ranks.scaled(x.numel() // x.shape[1])
         running_mean.lerp_(mean, momentum)
         running_var.lerp_(var * (count / (count - 1)), momentum)
     return mean, var
