@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from acclimate.bench import read_spec
-from acclimate.cli import app
+from acclimate.cli import app, with_ray_address
 from acclimate.data.fetch import DATASETS
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +25,9 @@ SUBSTITUTIONS = (
     (r"--model \S+", "--model demo"),
     # grids take hours; tests/test_bench.py runs small ones
     (r"^acclimate bench .*", r"\g<0> --dry-run"),
+    # the number of a job, and a cluster that is not there
+    (r"\$SLURM_ARRAY_TASK_ID", "0"),
+    (r" --estimate", ""),
     # batches of 64 need more images than the fixture has
     (r"^acclimate train-head .*", r"\g<0> --batch-size 2 --epochs 1"),
     # processes that import torch; tests/test_corrupt_dataset.py has more than one
@@ -126,7 +129,7 @@ def run_acclimate(words: list[str]) -> None:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # as in a terminal: cautions are told, not raised
-        result = CliRunner().invoke(app, arguments)
+        result = CliRunner().invoke(app, with_ray_address(arguments))
     assert result.exit_code == 0, f"ended with {result.exit_code}: {result.output or result.exception!r}"
     _ran.add(line)
 
@@ -160,4 +163,10 @@ def check_pip(words: list[str]) -> None:
         assert not missing, f"pyproject.toml has no extra {missing}"
 
 
-CHECKS = {"acclimate": run_acclimate, "make": check_make, "pip": check_pip}
+def run_torchrun(words: list[str]) -> None:
+    """As one rank: tests/test_cluster.py has two."""
+    assert words[3:5] == ["-m", "acclimate"], "torchrun --nproc-per-node N -m acclimate ..."
+    run_acclimate(words[4:])
+
+
+CHECKS = {"acclimate": run_acclimate, "make": check_make, "pip": check_pip, "torchrun": run_torchrun}

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from acclimate import Adapter, corrupt
 from acclimate.bench import PRESETS, Cell, Spec, read_records, read_spec, run_grid
+from acclimate.bench.attempt import attempt, kept
 from acclimate.bench.cell import run_cell
 from acclimate.bench.claims import ROBUST
 from acclimate.bench.images import replaced
@@ -29,7 +30,8 @@ from acclimate.corruptions import NAMES, VALIDATION_NAMES
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import InputError, OptionError
 from acclimate.methods import parse_method
-from acclimate.records import finished, pack_records, record_path, same
+from acclimate.places import open_place
+from acclimate.records import finished, pack_records, record_name, same
 
 DEMO = Data(name="demo", path="acclimate.demo.bundle:bundled_images", limit=96)
 NETWORK = Network(name="demo")
@@ -184,11 +186,11 @@ def test_finished_cells_are_kept_and_broken_ones_run_again(tmp_path: Path) -> No
     run_grid(cells, Path(), tmp_path)
     with pytest.raises(OptionError, match="has 3 of these records: --resume goes on, --force replaces them"):
         run_grid(cells, Path(), tmp_path)
-    record_path(tmp_path, cells[0].key).write_text('{"schema": 1, "ce')
-    kept = record_path(tmp_path, cells[1].key).read_bytes()
+    (tmp_path / record_name(cells[0].key)).write_text('{"schema": 1, "ce')
+    kept = (tmp_path / record_name(cells[1].key)).read_bytes()
     outcome = run_grid(cells, Path(), tmp_path, resume=True)
     assert (outcome.done, outcome.skipped) == (1, 2)
-    assert record_path(tmp_path, cells[1].key).read_bytes() == kept
+    assert (tmp_path / record_name(cells[1].key)).read_bytes() == kept
     (tmp_path / ".half.1.part.json").write_text('{"sch')  # what a killed process was writing
     assert len(read_records(tmp_path)) == 3
     assert run_grid(cells, Path(), tmp_path, resume=True).skipped == 3
@@ -260,42 +262,43 @@ def test_a_cell_that_fails_is_recorded_and_the_rest_goes_on(
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from acclimate.bench import grid
-
     run_grid(small_grid()[:1], Path(), tmp_path)
-    kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_text", full)
-    reason = grid._attempt(small_grid()[1], Path(), tmp_path)
-    assert reason is not None
-    assert "No space left on device" in reason
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == kept
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    one = small_grid()[1]
+    done = kept(one, attempt(one, ""), open_place(tmp_path))
+    assert done.reason is not None
+    assert "No space left on device" in done.reason
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_killed_and_resumed_it_gives_the_same_records(tmp_path: Path) -> None:
-    """Twice here; ten times at random moments in `benchmarks/kills.py`."""
-    command = [
-        sys.executable, "-m", "acclimate", "bench", "demo", "--limit", "64", "--epochs", "1",
-        "--methods", "bn,slr",
-        "--corruptions", "contrast,fog", "--seeds", "2020,2021", "--workers", "2", "--resume",
-    ]  # fmt: skip
-    whole = subprocess.run([*command, "--out", tmp_path / "a"], capture_output=True, text=True, check=False)
-    assert whole.returncode == 0, whole.stderr
-    for count in (1, 4):
-        running = subprocess.Popen(
-            [*command, "--out", tmp_path / "b"], stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        deadline = time.monotonic() + 120
-        while len(list((tmp_path / "b").glob("*.json"))) < count and running.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        os.killpg(running.pid, signal.SIGKILL)  # the processes too, in the middle of a cell
-        running.wait()
-    last = subprocess.run([*command, "--out", tmp_path / "b"], capture_output=True, text=True, check=False)
-    assert last.returncode == 0, last.stderr
+    """Once here; ten times at random moments in `benchmarks/kills.py`."""
+    cells = small_grid()
+    spec = {
+        "networks": [NETWORK.model_dump()], "data": [DEMO.model_dump()], "methods": ["bn", "slr"],
+        "corruptions": ["contrast"], "seeds": [1, 2], "settings": ["few"], "epochs": 1, "batch_size": 32,
+    }  # fmt: skip
+    (tmp_path / "spec.yaml").write_text(json.dumps(spec))
+    command = [sys.executable, "-m", "acclimate", "bench", tmp_path / "spec.yaml", "--resume"]
+    running = subprocess.Popen(
+        [*command, "--workers", "2", "--out", tmp_path / "b"],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "b").glob("*.json")) and running.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGKILL)  # the processes too, in the middle of a cell
+    running.wait()
+    left = run_grid(list(read_spec(tmp_path / "spec.yaml").cells()), Path(), tmp_path / "b", resume=True)
+    assert left.done + left.skipped == len(cells)
+    run_grid(list(read_spec(tmp_path / "spec.yaml").cells()), Path(), tmp_path / "a")
     one, other = (finished(tmp_path / name) for name in "ab")
     assert one.keys() == other.keys()
     assert all(same(one[key], other[key]) for key in one)

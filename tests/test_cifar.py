@@ -22,26 +22,41 @@ def data() -> tuple[Tensor, Tensor]:
     return cifar.corrupted(images[:3000], "speckle_noise", severity=5), labels[:3000]
 
 
-def after(method: str, data: tuple[Tensor, Tensor], epochs: int = 1, **options: object) -> float:
+def after(method: str, data: tuple[Tensor, Tensor], epochs: int = 1) -> list[float]:
+    """Accuracy in per cent after each epoch."""
     images, labels = data
-    adapter = Adapter(cifar.load_model(), method, normalize=cifar.NORMALIZE, seed=2020, **options)  # type: ignore[arg-type]
-    adapter.fit(images, epochs)
-    return 100 * adapter.predict(images, batch_size=64).argmax(1).eq(labels).float().mean().item()
+    adapter = Adapter(cifar.load_model(), method, normalize=cifar.NORMALIZE, seed=2020)
+    scores: list[float] = []
+
+    def evaluate(adapter: Adapter) -> None:
+        right = adapter.predict(images, batch_size=64).argmax(1).eq(labels)
+        scores.append(100 * right.float().mean().item())
+
+    adapter.fit(images, epochs, on_epoch=evaluate)
+    return scores or [100 * adapter.predict(images, batch_size=64).argmax(1).eq(labels).float().mean().item()]
+
+
+@pytest.fixture(scope="module")
+def slr(data: tuple[Tensor, Tensor]) -> list[float]:
+    return after("slr", data, epochs=2)
 
 
 def test_the_source_network_is_as_accurate_as_published(data: tuple[Tensor, Tensor]) -> None:
     # 26.0% on all 10,000 images corrupted by the published generator; 3,000 images and other noise here
-    assert after("source", data) == pytest.approx(26.0, abs=2.5)
+    assert after("source", data)[0] == pytest.approx(26.0, abs=2.5)
 
 
-def test_one_epoch_orders_the_methods(data: tuple[Tensor, Tensor]) -> None:
-    scores = [after(method, data) for method in ("source", "bn", "slr")]
-    assert scores[0] + 15 < scores[1]
-    assert scores[1] + 1 < scores[2]
+def test_one_epoch_orders_the_methods(data: tuple[Tensor, Tensor], slr: list[float]) -> None:
+    source, bn = after("source", data)[0], after("bn", data)[0]
+    assert source + 15 < bn
+    assert bn + 1 < slr[0]
 
 
-def test_over_epochs_tent_without_matching_loses_to_slr_with_it(data: tuple[Tensor, Tensor]) -> None:
-    assert after("tent", data, epochs=4) + 1 < after("slr", data, epochs=4)
+def test_over_epochs_tent_without_matching_loses_to_slr_with_it(
+    data: tuple[Tensor, Tensor], slr: list[float]
+) -> None:
+    """More of them, and what becomes of TENT: `benchmarks/accuracy.py`."""
+    assert after("tent", data, epochs=2)[-1] + 1 < slr[-1]
 
 
 def test_batch_statistics_of_the_papers_protocol_beat_single_class_batches(

@@ -76,7 +76,8 @@ def shell_folder(tmp_path: Path) -> Path:
         (folder / "data" / name).mkdir(parents=True)
     np.savez(folder / "cifar10_test.npz", images=np.stack([picture(32, 32)] * 2), labels=np.arange(2))
     torch.save(bundled_model().state_dict(), folder / "resnet50.pth")
-    write_records(folder / "results")
+    for name in ("results", "results/part-0", "results/part-1"):
+        write_records(folder / name)
     return folder
 
 
@@ -189,7 +190,7 @@ def test_the_specs_have_the_cells_that_are_meant(tmp_path: Path) -> None:
     assert len(list(read_spec(ROOT / "benchmarks/cifar10.yaml").cells())) == 4 * (1 + 6 * 3)
 
 
-@pytest.mark.parametrize("module", ["command_line", "reference_tables", "experiments"])
+@pytest.mark.parametrize("module", ["command_line", "reference_tables", "experiments", "cluster_tables"])
 def test_rendered_pages_are_up_to_date(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     pages: dict[Path, str] = importlib.import_module(module).pages()

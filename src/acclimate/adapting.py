@@ -15,15 +15,16 @@ from torch import Tensor, nn
 from acclimate.adapter import Adapter
 from acclimate.data import Crop, ImageSet, find_layout, open_data
 from acclimate.data.folders import FileReader
-from acclimate.data.image_set import readable
+from acclimate.data.image_set import unreadable, without
 from acclimate.data.pictures import read_image
 from acclimate.delta import read_delta
-from acclimate.errors import AcclimateWarning, InputError, OptionError
+from acclimate.errors import AcclimateWarning, InputError, OptionError, WorkerError
 from acclimate.files import check_writable, whole_file
 from acclimate.methods import chosen_setting
 from acclimate.normalization import Normalization, fitted, probe_normalization
 from acclimate.outcome import AdaptOutcome, outcome_of, write_predictions
 from acclimate.prepare import count_outputs, model_info
+from acclimate.ranks import Ranks
 from acclimate.recording import adaptation_record
 from acclimate.records import write_record
 
@@ -71,7 +72,9 @@ def open_images(
     )
     if size is None and crop is not None and not _says_size(model) and found not in ("arrays", "cifar-c"):
         _tell_of_enlarging(images, crop)
-    found_images, failed = readable(images, progress)
+    ranks = Ranks()
+    own = range(len(images))[ranks.share(len(images))]
+    found_images, failed = without(images, ranks.merged(unreadable(images, own, progress)))
     _check_size(model, found_images)
     return found_images, failed
 
@@ -134,6 +137,7 @@ def adapt_images(
     seed: int = 0,
     precision: str = "fp32",
     memory: str = "auto",
+    ranks: str = "together",
     out: Path | None = None,
     export: Path | None = None,
     predictions: Path | None = None,
@@ -146,12 +150,15 @@ def adapt_images(
 ) -> AdaptOutcome:
     """Adapt a network to unlabelled images, write what was asked for, and say what changed.
 
+    Of several ranks (`torch.distributed`), all call it with the same, and the first writes.
+
     Args:
         images: what `open_images` gives.
         normalize: what the network's input is normalised with.
         classes: names of the network's outputs, for the predictions.
         precision: as for `Adapter`, of the predictions before as of those after.
         memory: as for `Adapter`.
+        ranks: as for `Adapter`, ``"together"`` or ``"local"``.
         out: a file for the delta. It is also written after every epoch and when the work is interrupted.
         export: a file for the weights of the adapted network, in its stock form.
         predictions: a CSV file of the predictions before and after.
@@ -161,7 +168,8 @@ def adapt_images(
         resume: go on from ``out``, if it is there.
         on_step: called before the first update, after each, and when the work is interrupted.
     """
-    check_writable(out, export, predictions, record)
+    job = Ranks()
+    job.first(lambda: check_writable(out, export, predictions, record))
     begun = time.perf_counter()
     if len(images) < 2:
         raise InputError(f"adaptation needs at least 2 images, got {len(images)}")
@@ -172,10 +180,11 @@ def adapt_images(
         "device": device,
         "precision": precision,
         "memory": memory,
+        "ranks": ranks,
     }
     with _cautions() as cautions:
         adapter = Adapter(model, method, setting=setting, seed=seed, **options)
-        if resume and out is not None and out.exists():
+        if resume and out is not None and job.first(out.exists):
             adapter = _resumed(adapter, out, model, images, device)
         before = source_logits(model, images, batch_size=batch_size, **options)
         names = _output_names(classes, images.classes, before.shape[1])
@@ -183,14 +192,14 @@ def adapt_images(
             cautions.append(probe_normalization(model, some_of(images), normalize).caution)
         _fit(adapter, images, epochs, batch_size, out, progress, on_step)
         after = adapter.predict(images, batch_size=batch_size)
-        if predictions is not None:
+        if predictions is not None and job.writes:
             write_predictions(predictions, images.names, names, before, after)
-        if export is not None:
+        if export is not None and job.writes:
             cautions.append(_export(adapter, model, export))
     used = chosen_setting(setting, count_outputs(model) if images.classes is None else len(names))
     found = [text for text in cautions if text is not None]
     outcome = outcome_of(before, after, names, method=adapter.method.name, setting=used, cautions=found)
-    if record is not None:
+    if record is not None and job.writes:
         made = adaptation_record(
             adapter,
             model,
@@ -265,6 +274,10 @@ def _fit(
         keep(adapter)
         on_step(adapter)  # the interrupt came after a step, before it could be told
         raise
+    except WorkerError as error:  # of another rank: this one has what all had
+        keep(adapter)
+        where = f"; {out} has the first {adapter.step} steps, and --resume goes on from it" if kept else ""
+        raise WorkerError(f"{error}{where}") from error
     if not kept and not adapter.method.has_loss:  # what the last epoch keeps says that it is complete
         keep(adapter)
 
@@ -273,7 +286,7 @@ def _resumed(new: Adapter, saved: Path, model: nn.Module, images: ImageSet, devi
     """The adapter that was saved, if it is what would be made anew."""
     found = Adapter.load(saved, model, device=device)
     ours, theirs = ((options.precision, options.memory) for options in (new.options, found.options))
-    data = read_delta(saved)[1].get("about", {}).get("data")
+    data = Ranks().first(lambda: read_delta(saved)[1]).get("about", {}).get("data")
     differs = {
         "method, setting or hyperparameters": found.method != new.method,
         "precision or memory": ours != theirs,

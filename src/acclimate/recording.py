@@ -90,6 +90,10 @@ def spec_of(
     protocol: Sequence[str],
 ) -> dict[str, Any]:
     """What was asked for turned out to be this: all that decides the result."""
+    ranks = adapter._engine.ranks.size
+    options = json.loads(json.dumps(dataclasses.asdict(adapter.options)))
+    if ranks == 1:
+        del options["ranks"]  # it decides nothing
     return {
         "weights": weights_digest(network),
         "modified": head_in(network.state_dict()) is not None,
@@ -101,12 +105,13 @@ def spec_of(
         "class_names": _class_names(images),
         "setting": setting,
         "method": {**dataclasses.asdict(adapter.method), "betas": list(adapter.method.betas)},
-        "options": json.loads(json.dumps(dataclasses.asdict(adapter.options))),
+        "options": options,
         "adapting_values": sum(p.numel() for p in adapter._engine.parameters.values()),
         "protocol": list(protocol),
         "precision": precision_taken(adapter.options.precision, adapter._engine.device),
         "guard": False,
         "threads": torch.get_num_threads(),
+        **({} if ranks == 1 else {"ranks": ranks}),
     }
 
 

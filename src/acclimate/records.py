@@ -1,4 +1,7 @@
-"""One JSON file per cell, and many of them as the lines of one file, compressed or not."""
+"""One JSON file per cell, and many of them as the lines of one file, compressed or not.
+
+They lie in a folder of this machine or behind an address: see `acclimate.places`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import gzip
 import json
 import platform
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +19,7 @@ import torch
 
 from acclimate.errors import InputError
 from acclimate.files import whole_file
+from acclimate.places import Place, is_address, open_place, shown
 
 __all__ = [
     "SCHEMA",
@@ -25,7 +29,8 @@ __all__ = [
     "pack_records",
     "read_cells",
     "read_records",
-    "record_path",
+    "record_content",
+    "record_name",
     "same",
     "write_record",
 ]
@@ -34,16 +39,23 @@ SCHEMA = 1
 Record = dict[str, Any]
 """``schema``, ``cell`` (what was asked for), ``spec`` (what that turned out to be), ``result`` or ``error``,
 ``cost`` and ``origin``."""
+_SUFFIX = ".json"
 _REQUIRED = {"schema", "cell", "cost", "origin"}
 
 
-def record_path(folder: Path, key: str) -> Path:
-    return folder / f"{key}.json"
+def record_name(key: str) -> str:
+    """The file of a record."""
+    return f"{key}{_SUFFIX}"
+
+
+def record_content(record: Record) -> bytes:
+    """What stands in it."""
+    return (json.dumps(record, allow_nan=False) + "\n").encode()
 
 
 def write_record(path: Path, record: Record) -> None:
     with whole_file(path) as part:
-        part.write_text(json.dumps(record, allow_nan=False) + "\n", encoding="utf-8")
+        part.write_bytes(record_content(record))
 
 
 def same(one: Record, other: Record) -> bool:
@@ -51,22 +63,18 @@ def same(one: Record, other: Record) -> bool:
     return all(one.get(name) == other.get(name) for name in ("schema", "cell", "spec", "result", "error"))
 
 
-def finished(folder: Path) -> dict[str, Record]:
-    """The records of a folder that hold a result, by key; what is broken or failed is to be run again."""
+def finished(place: str | Path) -> dict[str, Record]:
+    """The records of a place that hold a result, by key; what is broken or failed is to be run again."""
     found = {}
-    for path in _files(folder):
+    records = open_place(place)
+    for name in records.names(_SUFFIX):
         try:
-            record = _checked(json.loads(path.read_text(encoding="utf-8")), path)
+            record = _checked(json.loads(records.read(name)), name)
         except (OSError, ValueError, InputError):
             continue
         if "result" in record:
-            found[path.stem] = record
+            found[name.removesuffix(_SUFFIX)] = record
     return found
-
-
-def _files(folder: Path) -> list[Path]:
-    """Whole records: what a process was writing when it was killed begins with a dot."""
-    return sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
 
 
 def read_records(
@@ -76,10 +84,10 @@ def read_records(
 
     ``keep`` takes each record and returns what of it is kept: thousands of whole ones fill the memory.
     """
-    found = [keep(record) for path in paths for record in _read(Path(path))]
+    found = [keep(record) for path in paths for record in _read(path)]
     if not found:
         raise InputError(
-            f"no records in {', '.join(map(str, paths))}: expected .json files of `acclimate bench` "
+            f"no records in {', '.join(map(shown, paths))}: expected .json files of `acclimate bench` "
             "or `acclimate adapt`"
         )
     return found
@@ -87,48 +95,60 @@ def read_records(
 
 def read_cells(path: str | Path) -> list[dict[str, Any]]:
     """What the records of a folder or file were asked for; a file may hold that alone, as a report's does."""
-    found = [line.get("cell") for line, _, _ in _lines(Path(path)) if isinstance(line, dict)]
+    found = [line.get("cell") for line, _, _ in _lines(path) if isinstance(line, dict)]
     cells = [cell for cell in found if isinstance(cell, dict)]
     if not cells:
-        raise InputError(f"no cells in {path}: expected records of `acclimate bench`, or a report's cells")
+        raise InputError(
+            f"no cells in {shown(path)}: expected records of `acclimate bench`, or a report's cells"
+        )
     return cells
 
 
 def pack_records(folder: str | Path, target: Path) -> None:
     """All records of a folder into one ``.jsonl.gz`` file; the same records give the same file."""
-    lines = [json.dumps(record, allow_nan=False) for record in _read(Path(folder))]
+    lines = [json.dumps(record, allow_nan=False) for record in _read(folder)]
     with whole_file(target) as part:
         part.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
 
 
-def _read(path: Path) -> Iterator[Record]:
+def _read(path: str | Path) -> Iterator[Record]:
     for line, file, number in _lines(path):
         yield _checked(line, file, number)
 
 
-def _lines(path: Path) -> Iterator[tuple[Any, Path, int]]:
+def _lines(path: str | Path) -> Iterator[tuple[Any, str, int]]:
     """What stands in the lines of all files, with the file and the number of the line."""
-    if path.is_dir():
-        files: Iterable[Path] = _files(path)
-    elif path.exists():
-        files = [path]
-    else:
-        raise InputError(f"there is nothing at {path}: expected a folder of records or a .jsonl file")
-    for file in files:
+    place, names = _files(path)
+    for name in names:
+        file = f"{place}/{name}"
         try:
-            content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-            lines = content.decode("utf-8").splitlines()
+            content = place.read(name)
+            lines = (gzip.decompress(content) if name.endswith(".gz") else content).decode().splitlines()
             for number, line in enumerate(lines, start=1):
                 yield json.loads(line), file, number
         except (OSError, EOFError, ValueError) as error:
             raise InputError(f"{file} is no record of acclimate: {error}") from error
 
 
-def _checked(record: Any, path: Path, line: int = 1) -> Record:
+def _files(path: str | Path) -> tuple[Place, list[str]]:
+    """A file by itself, or all records of a place."""
+    single = str(path).endswith((".jsonl", ".jsonl.gz")) if is_address(path) else not Path(path).is_dir()
+    if not single:
+        place = open_place(path)
+        return place, place.names(_SUFFIX)
+    if not is_address(path) and not Path(path).exists():
+        raise InputError(f"there is nothing at {path}: expected a folder of records or a .jsonl file")
+    folder, _, name = (
+        str(path).rpartition("/") if is_address(path) else (Path(path).parent, "", Path(path).name)
+    )
+    return open_place(folder), [name]
+
+
+def _checked(record: Any, file: str, line: int = 1) -> Record:
     if not isinstance(record, dict) or not record.keys() >= _REQUIRED:
-        raise InputError(f"{path}, line {line}: no record of acclimate")
+        raise InputError(f"{file}, line {line}: no record of acclimate")
     if record["schema"] != SCHEMA:
-        raise InputError(f"{path}, line {line}: schema {record['schema']}, but this acclimate knows {SCHEMA}")
+        raise InputError(f"{file}, line {line}: schema {record['schema']}, but this acclimate knows {SCHEMA}")
     return record
 
 

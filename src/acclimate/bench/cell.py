@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from acclimate.adapter import Adapter
 from acclimate.batches import in_order
-from acclimate.bench.images import clean_images, crop_of, open_cell_images, part_of
+from acclimate.bench.images import clean_images, crop_of, is_published, open_cell_images, part_of
+from acclimate.bench.mirror import local_root
 from acclimate.bench.oracle import oracle_method, oracle_objective
 from acclimate.bench.spec import ORACLE, Cell
 from acclimate.data import ImageSet
@@ -39,21 +40,21 @@ from acclimate.recording import (
 )
 from acclimate.records import SCHEMA, Record, origin
 
-__all__ = ["fingerprints_of", "run_cell"]
+__all__ = ["count_images", "fingerprints_of", "run_cell", "seconds_to_corrupt"]
 
 _LINUX = Path("/proc/self")
 _COMPARED, _AT_ONCE = 256, 32  # images whose similarity to the clean ones is measured
 
 
-def run_cell(cell: Cell, root: Path) -> Record:
+def run_cell(cell: Cell, root: str | Path) -> Record:
     """The record of a cell; whatever goes wrong is raised.
 
-    ``root`` is the folder below which data and weights lie.
+    ``root`` is the folder below which data and weights lie, or its address.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(cell.threads)
     try:
-        return _run_cell(cell, root)
+        return _run_cell(cell, local_root(root, cell))
     finally:
         torch.set_num_threads(threads)
 
@@ -88,6 +89,7 @@ def _run_cell(cell: Cell, root: Path) -> Record:
         "cost": {
             "seconds": round(time.perf_counter() - begun, 3),
             "adapting_seconds": round(run.adapting_seconds, 3),
+            "evaluating_seconds": round(run.evaluating_seconds, 3),
             "images_per_second": round(run.images_adapted / max(run.adapting_seconds, 1e-9), 1),
             "peak_memory_mib": _peak_memory_mib(cell.device),
         },
@@ -95,11 +97,34 @@ def _run_cell(cell: Cell, root: Path) -> Record:
     }
 
 
-def fingerprints_of(cell: Cell, root: Path) -> tuple[str, str]:
+def fingerprints_of(cell: Cell, root: str | Path) -> tuple[str, str]:
     """Of the images that a cell would see, and of the weights it would start from."""
+    root = local_root(root, cell)
     network = _network(cell.network.name, cell.network.weights, root)
     images = open_cell_images(root, cell.data, cell.corruption, cell.severity, crop_of(network, cell.data))
     return images.fingerprint(), weights_digest(network)
+
+
+def count_images(cell: Cell, root: str | Path) -> tuple[int, int]:
+    """How many images a cell predicts, and to how many it adapts."""
+    root = local_root(root, cell)
+    crop = crop_of(_network(cell.network.name, cell.network.weights, root), cell.data)
+    shift = (cell.corruption, cell.severity) if is_published(root, cell.data) else (None, None)
+    images = open_cell_images(root, cell.data, *shift, crop)
+    return len(images), len(part_of(images, cell.subset, cell.seed))
+
+
+def seconds_to_corrupt(cell: Cell, root: str | Path) -> float:
+    """What making the corruption of all its images takes; nothing, where they are published as they are."""
+    root = local_root(root, cell)
+    if cell.corruption is None or is_published(root, cell.data):
+        return 0.0
+    few = cell.data.model_copy(update={"limit": min(_AT_ONCE, cell.data.limit or _AT_ONCE)})
+    crop = crop_of(_network(cell.network.name, cell.network.weights, root), cell.data)
+    begun = time.perf_counter()
+    images = open_cell_images(root, few, cell.corruption, cell.severity, crop)
+    images.batch(range(len(images)))
+    return (time.perf_counter() - begun) * count_images(cell, root)[0] / len(images)
 
 
 @lru_cache(maxsize=2)
@@ -144,7 +169,7 @@ class _Run:
         self._right: list[float] = []
         self._truth = _targets(part)
         self._after: dict[str, dict[str, Any]] = {}
-        self._measuring = 0.0
+        self.evaluating_seconds = 0.0
 
     def measured(self) -> dict[str, Any]:
         """Adapt, and measure on the way."""
@@ -165,7 +190,7 @@ class _Run:
             self.images_adapted = len(self.images)
             online = measure(logits, _targets(self.images))
             self._after["1"] = _told(online, adapter)
-        self.adapting_seconds = time.perf_counter() - begun - self._measuring
+        self.adapting_seconds = time.perf_counter() - begun - self.evaluating_seconds
         return {
             "online": {**_told(online, None)},
             "after_epoch": self._after,
@@ -186,7 +211,7 @@ class _Run:
         begun = time.perf_counter()
         logits = adapter.predict(self.images, batch_size=self.cell.batch_size)
         self._after[str(epoch)] = _told(measure(logits, _targets(self.images)), adapter)
-        self._measuring += time.perf_counter() - begun
+        self.evaluating_seconds += time.perf_counter() - begun
 
 
 def _told(quality: Quality, adapter: Adapter | None) -> dict[str, Any]:

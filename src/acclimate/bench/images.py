@@ -20,7 +20,7 @@ from acclimate.data.pictures import Bytes
 from acclimate.data.subsets import fraction_of_classes, fraction_of_samples
 from acclimate.errors import InputError
 
-__all__ = ["clean_images", "open_cell_images", "part_of"]
+__all__ = ["clean_images", "crop_of", "is_published", "open_cell_images", "part_of"]
 
 _CORRUPTED_ALREADY = ("imagenet-c", "cifar-c")
 _AT_ONCE = 2**31  # bytes of pixels that are kept in memory
@@ -42,13 +42,12 @@ def open_cell_images(
     root: Path, data: Data, corruption: str | None, severity: int | None, crop: Crop | None
 ) -> ImageSet:
     """Images and labels, as a network with this crop takes them."""
-    if ":" in data.path and "://" not in data.path:
-        images, published = _from_function(data.path), False
+    published = is_published(root, data)
+    if _is_function(data.path):
+        images = _from_function(data.path)
     else:
-        path = root / data.path if "://" not in data.path else data.path
-        layout = find_layout(path) if data.layout == "auto" else data.layout
-        published = layout in _CORRUPTED_ALREADY
         chosen = {"corruption": corruption, "severity": severity} if published else {}
+        path, layout = _found(root, data)
         images = open_data(path, layout, crop=crop, split=data.split, partial=True, **chosen)  # type: ignore[arg-type]
     if images.labels is None:
         raise InputError(f"{data.name} has no labels, without which nothing can be measured")
@@ -66,10 +65,22 @@ def clean_images(root: Path, data: Data, crop: Crop | None) -> ImageSet | None:
         if not (root / data.clean).exists():
             return None
         return open_cell_images(root, replaced(data, path=data.clean, layout="auto"), None, None, crop)
-    if ":" in data.path and "://" not in data.path:
-        return open_cell_images(root, data, None, None, crop)
-    layout = find_layout(root / data.path) if data.layout == "auto" else data.layout
-    return None if layout in _CORRUPTED_ALREADY else open_cell_images(root, data, None, None, crop)
+    return None if is_published(root, data) else open_cell_images(root, data, None, None, crop)
+
+
+def is_published(root: Path, data: Data) -> bool:
+    """Whether corrupted images are there as they are; otherwise they are made on the way."""
+    return not _is_function(data.path) and _found(root, data)[1] in _CORRUPTED_ALREADY
+
+
+def _is_function(path: str) -> bool:
+    return ":" in path and "://" not in path
+
+
+def _found(root: Path, data: Data) -> tuple[str | Path, str]:
+    """Where data lie, and in which layout."""
+    path = root / data.path if "://" not in data.path else data.path
+    return path, find_layout(path) if data.layout == "auto" else data.layout
 
 
 def replaced(data: Data, **changes: Any) -> Data:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 import acclimate
+from acclimate.bench.on_ray import OWN_CLUSTER
 from acclimate.cli import (
     adapt,
     bench,
@@ -21,12 +22,13 @@ from acclimate.cli import (
     fetch,
     figures,
     lists,
+    merge,
     report,
     train_head,
 )
 from acclimate.cli.terminal import BAD_INPUT, DONE, messages
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "with_ray_address"]
 
 app = typer.Typer(
     name="acclimate",
@@ -43,6 +45,7 @@ for command in (
     fetch.fetch,
     bench.bench,
     compare.compare,
+    merge.merge,
     report.report,
 ):
     app.command()(command)
@@ -60,10 +63,25 @@ def _version(
         raise typer.Exit(DONE)
 
 
+def with_ray_address(words: list[str]) -> list[str]:
+    """``--ray`` may stand alone, which options of typer cannot.
+
+    >>> with_ray_address(["bench", "--ray", "demo"])
+    ['bench', '--ray', 'auto', 'demo']
+    """
+    made = []
+    for number, word in enumerate(words, start=1):
+        made.append(word)
+        following = words[number] if number < len(words) else ""
+        if word == "--ray" and not (following == OWN_CLUSTER or ":" in following):
+            made.append(OWN_CLUSTER)
+    return made
+
+
 def main() -> None:
     """Run the command line; what is wrong with its words is told in one line, as all errors are."""
     try:
-        code = app(standalone_mode=False)
+        code = app(with_ray_address(sys.argv[1:]), standalone_mode=False)
     except Exception as error:
         say = getattr(error, "format_message", None)  # typer's usage errors, whose class has no public name
         if say is None:

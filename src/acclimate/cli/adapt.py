@@ -12,6 +12,7 @@ import typer
 
 from acclimate.adapting import adapt_images, open_images
 from acclimate.bench.spec import Cell, Data, Network
+from acclimate.cli.job import joined
 from acclimate.cli.options import (
     Corruption,
     Debug,
@@ -30,6 +31,7 @@ from acclimate.cli.options import (
     Severity,
     Size,
     Split,
+    Statistics,
     Weights,
 )
 from acclimate.cli.terminal import (
@@ -41,7 +43,7 @@ from acclimate.cli.terminal import (
     progress_bar,
     split_words,
 )
-from acclimate.errors import OptionError, listed
+from acclimate.errors import OptionError, listed, unknown
 from acclimate.fast.precision import PRECISIONS, checked_precision
 from acclimate.files import check_writable
 from acclimate.methods import chosen_setting, parse_method
@@ -49,6 +51,7 @@ from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
 from acclimate.options import changed_options, checked_memory
 from acclimate.outcome import told
+from acclimate.ranks import RANKS
 from acclimate.records import read_records
 from acclimate.report.events import Live
 from acclimate.report.sinks import open_sinks
@@ -100,6 +103,7 @@ def adapt(
     device: Device = None,
     precision: Precision = None,
     memory: Memory = "auto",
+    ranks: Statistics = RANKS[0],
     seed: Seed = 0,
     as_json: Json = False,
     debug: Debug = False,
@@ -108,13 +112,14 @@ def adapt(
     kept = f": what was adapted is in {out}, and the same command with --resume goes on"
     record = record or out.with_suffix(".json")
     files = {"out": out, "export": export, "predictions": predictions, "record": record}
-    with errors_as_messages(debug, kept, out):
-        _check_outputs(files, {data, str(weights), str(classes)}, resume=resume, force=force)
+    with errors_as_messages(debug, kept, out), joined() as job:
+        inputs = {data, str(weights), str(classes)}
+        job.first(lambda: _check_outputs(files, inputs, resume=resume, force=force))
         method = f"{method}+it" if input_transform and "+it" not in method else method
         parse_method(method, chosen_setting(setting, None))  # what is wrong is told before anything is read
         precision, memory = checked_precision(precision or PRECISIONS[0]), checked_memory(memory)
         names = None if classes is None else _distinct(lines_of(classes), classes)
-        sink = open_sinks(split_words(log or []), log_folder)
+        sink = open_sinks(split_words(log or []) if job.rank == 0 else [], log_folder)
         if log:
             messages.print(f"watch it by: {sink.where}")
         network = load_model(model, weights)
@@ -160,6 +165,7 @@ def adapt(
                 seed=seed,
                 precision=precision,
                 memory=memory,
+                ranks=_checked_ranks(ranks),
                 out=out,
                 export=export,
                 predictions=predictions,
@@ -169,7 +175,10 @@ def adapt(
                 resume=resume,
                 on_step=live,
             )
-            live.finish(read_records(record)[0])
+            if job.rank == 0:
+                live.finish(read_records(record)[0])
+    if job.rank > 0:
+        raise typer.Exit(IN_PART if failed else DONE)
     written = {name: str(path) for name, path in files.items() if path is not None}
     if as_json:
         how = {"epochs": epochs, "seed": seed, "written": written}
@@ -198,6 +207,13 @@ def _check_outputs(files: dict[str, Path | None], inputs: set[str], *, resume: b
             raise OptionError(f"{path} is there: {goes_on}--force replaces it")
     if resume and not given["out"].exists():
         messages.print(f"nothing to go on from at {given['out']}: this begins anew")
+
+
+def _checked_ranks(word: str) -> str:
+    known = [name for name in RANKS if name != "alone"]
+    if word not in known:
+        raise OptionError(unknown("ranks", word, known))
+    return word
 
 
 def _distinct(names: list[str], path: Path) -> list[str]:

@@ -11,8 +11,11 @@ from typing import Annotated
 import typer
 
 from acclimate.bench import PRESETS, read_spec, run_grid
+from acclimate.bench.estimate import estimated, table_of
+from acclimate.bench.grid import GridOutcome, shard_of
 from acclimate.bench.presets import narrowed
 from acclimate.bench.spec import Cell, checked_cell
+from acclimate.cli.job import joined
 from acclimate.cli.options import Debug, Force, Json, Log, LogFolder, Precision, Weights
 from acclimate.cli.terminal import (
     DONE,
@@ -25,6 +28,7 @@ from acclimate.cli.terminal import (
     split_words,
 )
 from acclimate.errors import OptionError, unknown
+from acclimate.places import is_address, shown
 from acclimate.records import read_cells
 from acclimate.report.events import replay
 from acclimate.report.sinks import open_sinks
@@ -41,9 +45,14 @@ def bench(
         ),
     ],
     data: Annotated[
-        Path | None, typer.Option(help="The folder of data and weights.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="PATH", help="The folder of data and weights, or its address.", show_default=False
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="A folder for the records.")] = Path("results"),
+    out: Annotated[
+        str, typer.Option(metavar="PATH", help="A folder for the records, or its address: s3://…")
+    ] = "results",
     models: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,17 +91,35 @@ def bench(
     threads: Annotated[int | None, typer.Option(min=1, help="Of each process.", show_default="1")] = None,
     device: Annotated[str | None, typer.Option(help="Such as cuda.", show_default="cpu")] = None,
     precision: Precision = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Run the cells on a Ray cluster, or on one made here.",
+            show_default=False,
+        ),
+    ] = None,
+    gpus: Annotated[
+        float, typer.Option("--gpus-per-cell", min=0.01, help="With --ray and --device cuda: may be a part.")
+    ] = 1.0,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Only the I-th of N parts: `acclimate merge`.", show_default=False),
+    ] = None,
     log: Log = None,
     log_folder: LogFolder = Path("logs"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")] = False,
     force: Force = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and run none.")] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Say what it would take, from some images of each kind.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Run an experiment of the paper, or one of your own, and keep a record of every cell."""
-    kept = f": what is finished is in {out}, and the same command with --resume goes on"
-    with errors_as_messages(debug, kept, out):
+    kept = f": what is finished is in {shown(out)}, and the same command with --resume goes on"
+    with errors_as_messages(debug, kept, None if is_address(out) else Path(out)), joined() as job:
         cells = narrowed(
             _cells(what, data),
             networks=split_words(models or []),
@@ -108,47 +135,73 @@ def bench(
             weights=None if weights is None else str(weights.resolve()),
             normalize=normalize,
         )
+        if shard is not None:
+            cells = shard_of(cells, shard)
         if dry_run:
             print("\n".join(cell.label for cell in cells))
             messages.print(f"{len(cells)} cells")
             raise typer.Exit(DONE)
-        sink = open_sinks(split_words(log or []), log_folder)
+        root = str(data) if is_address(data or "") else str(Path(data or "").resolve())
+        workers = workers or (1 if job.size > 1 else _default_workers(cells))
+        if estimate:
+            _say_estimate(cells, root, workers, as_json=as_json, quiet=job.rank > 0)
+            raise typer.Exit(DONE)
+        sink = open_sinks(split_words(log or []) if job.rank == 0 else [], log_folder)
         if log:
             messages.print(f"watch it by: {sink.where}")
         with progress_bar("cells") as progress:
             outcome = run_grid(
                 cells,
-                (data or Path()).resolve(),
+                root,
                 out,
-                workers=workers or _default_workers(cells),
+                workers=1 if ray else workers,
+                ray=ray,
+                gpus=gpus,
                 resume=resume,
                 force=force,
                 on_progress=progress,
                 on_failure=lambda label, reason: messages.print(f"failed: {label}: {reason}", style="red"),
-                on_record=(lambda record: replay(record, sink)) if log else None,
+                on_record=(lambda record: replay(record, sink)) if log and job.rank == 0 else None,
             )
-    if as_json:
-        print(json.dumps({**dataclasses.asdict(outcome), "out": str(out)}))
-    else:
-        skipped = f", {outcome.skipped} finished before" if outcome.skipped else ""
-        failed = f", {len(outcome.failed)} failed" if outcome.failed else ""
-        print(f"{outcome.done} cells done{skipped}{failed}; records in {out}")
-        if not outcome.failed:
-            print(f"next: acclimate report {out}")
+    if job.rank == 0:
+        _say(outcome, out, as_json=as_json)
     raise typer.Exit(IN_PART if outcome.failed else DONE)
 
 
-def _cells(what: str, data: Path | None) -> list[Cell]:
+def _say(outcome: GridOutcome, out: str, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({**dataclasses.asdict(outcome), "out": shown(out)}))
+    else:
+        skipped = f", {outcome.skipped} finished before" if outcome.skipped else ""
+        failed = f", {len(outcome.failed)} failed" if outcome.failed else ""
+        print(f"{outcome.done} cells done{skipped}{failed}; records in {shown(out)}")
+        if not outcome.failed:
+            print(f"next: acclimate report {shown(out)}")
+
+
+def _say_estimate(cells: list[Cell], root: str, workers: int, *, as_json: bool, quiet: bool) -> None:
+    with progress_bar("kinds of cells") as progress:
+        found = estimated(cells, root, workers=workers, on_progress=progress)
+    if quiet:
+        return
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found)))
+        return
+    print(table_of(found))
+
+
+def _cells(what: str, data: str | None) -> list[Cell]:
     if what.endswith((".yaml", ".yml", ".json")):
         return list(read_spec(what).cells())
-    if what.endswith((".jsonl", ".jsonl.gz")) or (what not in PRESETS and Path(what).is_dir()):
+    is_place = is_address(what) or (what not in PRESETS and Path(what).is_dir())
+    if what.endswith((".jsonl", ".jsonl.gz")) or is_place:
         return [checked_cell(cell, what) for cell in read_cells(what)]
     if what not in PRESETS:
         raise OptionError(f"{unknown('preset', what, PRESETS)} (or give a spec, a .yaml file)")
     preset = PRESETS[what]
     if preset.data and data is None:
         raise OptionError(f"{what} needs --data, {preset.data}")
-    if data is not None and not data.is_dir():
+    if data is not None and not is_address(data) and not Path(data).is_dir():
         raise OptionError(f"there is no folder {data}: expected {preset.data or 'a folder'}")
     return list(preset.cells())
 

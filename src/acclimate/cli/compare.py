@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,7 +22,9 @@ _WIDTH = 200  # of what goes to a file
 
 
 def compare(
-    results: Annotated[list[Path], typer.Argument(metavar="RESULTS", help="Folders or files of records.")],
+    results: Annotated[
+        list[str], typer.Argument(metavar="RESULTS", help="Folders, files or addresses of records.")
+    ],
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

@@ -25,7 +25,7 @@ HELP = "Draw a figure or table of the paper from your own records.\n\n" + "\n\n"
 def figures(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of those above.")],
     sources: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(
             metavar="RESULTS",
             help="Folders or files of records; an image for corruptions.",

@@ -29,6 +29,7 @@ __all__ = [
     "Severity",
     "Size",
     "Split",
+    "Statistics",
     "Weights",
 ]
 
@@ -82,6 +83,14 @@ Memory = Annotated[
         metavar="NAME",
         help=f"Compute early stages a second time instead of keeping them: {', '.join(MEMORY)}; "
         "auto: if a batch would not fit.",
+    ),
+]
+Statistics = Annotated[
+    str,
+    typer.Option(
+        "--ranks",
+        metavar="NAME",
+        help="Under torchrun, whose batch statistics: together (of all ranks), local (of each).",
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Decides all that is random.")]

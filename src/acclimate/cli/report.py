@@ -25,7 +25,9 @@ _SUFFIXES: Final = {
 
 
 def report(
-    results: Annotated[list[Path], typer.Argument(metavar="RESULTS", help="Folders or files of records.")],
+    results: Annotated[
+        list[str], typer.Argument(metavar="RESULTS", help="Folders, files or addresses of records.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(help="Where to write it.", show_default="report.html; tables to the terminal"),

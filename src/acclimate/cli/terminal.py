@@ -33,6 +33,7 @@ __all__ = [
     "INTERRUPTED",
     "IN_PART",
     "errors_as_messages",
+    "exit_code",
     "format_name",
     "lines_of",
     "messages",
@@ -119,8 +120,7 @@ def errors_as_messages(debug: bool, kept: str = "", file: Path | None = None) ->
         if debug:
             raise
         messages.print(f"error: {error}", style="red")
-        partly = isinstance(error, (OutputError, WorkerError))
-        raise typer.Exit(IN_PART if partly else BAD_INPUT) from None
+        raise typer.Exit(exit_code(error)) from None
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
@@ -131,6 +131,11 @@ def errors_as_messages(debug: bool, kept: str = "", file: Path | None = None) ->
             f"error: {type(error).__name__}: {said} (not foreseen; --debug shows where)", style="red"
         )
         raise typer.Exit(IN_PART) from None
+
+
+def exit_code(error: AcclimateError) -> int:
+    """Of a command that ends with this error."""
+    return IN_PART if isinstance(error, (OutputError, WorkerError)) else BAD_INPUT
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -19,7 +19,7 @@ from acclimate.data.decoded import Decoded
 from acclimate.data.pictures import Bytes
 from acclimate.errors import InputError
 
-__all__ = ["ImageSet", "readable"]
+__all__ = ["ImageSet", "readable", "unreadable", "without"]
 
 _LOOKED_AT = 16  # images whose pixels are part of the fingerprint
 
@@ -115,6 +115,15 @@ def readable(
     images: ImageSet, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> tuple[ImageSet, dict[str, str]]:
     """The images that can be read, and what is wrong with the others."""
+    return without(images, unreadable(images, range(len(images)), progress))
+
+
+def unreadable(
+    images: ImageSet,
+    positions: Sequence[int],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[int, str]:
+    """The positions, of those given, whose images cannot be read, and what is wrong with them."""
     failed: dict[int, str] = {}
 
     def look(position: int) -> None:
@@ -123,8 +132,13 @@ def readable(
         except InputError as error:
             failed[position] = str(error)
 
-    for done, _ in enumerate(_threads(torch.get_num_threads()).map(look, range(len(images))), start=1):
-        progress(done, len(images))
+    for done, _ in enumerate(_threads(torch.get_num_threads()).map(look, positions), start=1):
+        progress(done, len(positions))
+    return failed
+
+
+def without(images: ImageSet, failed: Mapping[int, str]) -> tuple[ImageSet, dict[str, str]]:
+    """The images that can be read, and what is wrong with the others, by name."""
     if len(failed) == len(images):
         raise InputError(f"none of {len(images)} images can be read: {next(iter(failed.values()))}")
     if not failed:

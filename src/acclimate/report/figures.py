@@ -43,7 +43,7 @@ _OPTIONS: Final = {_RECORDS: {"model", "data", "severity"}, _IMAGE: {"size", "ti
 class Request:
     """What to make a figure of."""
 
-    sources: tuple[Path, ...] = ()
+    sources: tuple[str | Path, ...] = ()
     """Folders or files of records, or an image."""
     choice: Choice = ANY
     size: int = 224
@@ -68,7 +68,7 @@ class Kind:
         """Names of what can be asked of it."""
         return _OPTIONS[self.of]
 
-    def check(self, name: str, sources: tuple[Path, ...]) -> None:
+    def check(self, name: str, sources: tuple[str | Path, ...]) -> None:
         """An error where there is nothing to make it of, or something that it is not made of."""
         if self.of == _RECORDS and not sources:
             raise OptionError(
@@ -116,7 +116,7 @@ def _alone(summary: str, make: Callable[[], Figure], suffixes: tuple[str, ...] =
 
 
 def _corruptions(request: Request) -> Image.Image:
-    image = Image.fromarray(read_image(request.sources[0], request.size))
+    image = Image.fromarray(read_image(Path(request.sources[0]), request.size))
     return contact_sheet(image, seed=request.seed, tile=request.tile)
 
 

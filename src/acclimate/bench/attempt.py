@@ -1,0 +1,64 @@
+"""A cell and its record, whatever happens: what every way to run a grid does with one."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from acclimate.bench.cell import run_cell
+from acclimate.bench.spec import Cell
+from acclimate.errors import AcclimateError, OutputError, WorkerError
+from acclimate.places import Place
+from acclimate.records import SCHEMA, Record, origin, record_content, record_name
+
+__all__ = ["Done", "attempt", "failure", "kept"]
+
+_FAR_BACK = 6  # lines of a traceback that a record keeps
+
+
+class Done(NamedTuple):
+    """A cell that was run."""
+
+    cell: Cell
+    record: Record
+    reason: str | None
+    """What went wrong, if something did."""
+
+
+def attempt(cell: Cell, root: str, *, alone: bool = True) -> Record:
+    """The record of a cell, or of what went wrong with it.
+
+    Where other ranks work on it too, whatever befalls only this one ends it.
+    """
+    begun = time.perf_counter()
+    try:
+        return run_cell(cell, root)
+    except Exception as error:
+        known = isinstance(error, AcclimateError)
+        if not alone and (not known or isinstance(error, WorkerError)):
+            raise
+        reason = str(error).partition("\n")[0] if known else f"{type(error).__name__}: {error}".strip()
+        trace = [] if known else traceback.format_exc().splitlines()[-_FAR_BACK:]
+        return failure(cell, reason, time.perf_counter() - begun, trace)
+
+
+def failure(cell: Cell, reason: str, seconds: float = 0.0, trace: Sequence[str] = ()) -> Record:
+    """The record of a cell that could not be run."""
+    return {
+        "schema": SCHEMA,
+        "cell": cell.model_dump(mode="json"),
+        "error": {"reason": reason, "trace": list(trace)},
+        "cost": {"seconds": round(seconds, 3)},
+        "origin": origin(),
+    }
+
+
+def kept(cell: Cell, record: Record, place: Place) -> Done:
+    """Write a record; where that cannot be done, the cell has failed."""
+    try:
+        place.write(record_name(cell.key), record_content(record))
+    except OutputError as error:
+        return Done(cell, failure(cell, str(error)), str(error))
+    return Done(cell, record, record["error"]["reason"] if "error" in record else None)

@@ -1,0 +1,108 @@
+"""Cells as tasks of Ray, on as many machines as its cluster has.
+
+A task gives its record back, and the grid writes it where local runs write theirs: workers need to see the
+data, and nothing else. A worker that is lost takes its task with it, which Ray then runs elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from acclimate.bench.attempt import Done, attempt, failure, kept
+from acclimate.bench.spec import Cell
+from acclimate.errors import OptionError, WorkerError
+from acclimate.places import open_place
+from acclimate.records import Record
+
+__all__ = ["OWN_CLUSTER", "on_ray"]
+
+OWN_CLUSTER = "auto"
+"""Instead of an address: the cluster that Ray finds, or one of this machine alone."""
+_RETRIES = 3  # of a task whose worker was lost
+
+
+def on_ray(
+    cells: Sequence[Cell], root: str, out: str, address: str = OWN_CLUSTER, *, gpus: float = 1.0
+) -> Iterator[Done]:
+    """Run cells as tasks; they come as they are done.
+
+    A task takes the threads of its cell as CPUs and, for a GPU, so much of one.
+    """
+    ray = _import_ray()
+    place = open_place(out)
+    with _connected(ray, address):
+        _check_resources(ray, cells, gpus)
+        # one file of records comes back from each, so that a lost driver loses what is under way at most
+        task = ray.remote(max_retries=_RETRIES)(_run)
+        running = {}
+        for cell in cells:
+            wanted: dict[str, Any] = {"num_cpus": cell.threads, "num_gpus": gpus if _on_gpu(cell) else 0}
+            running[task.options(name=cell.label, **wanted).remote(cell.model_dump(mode="json"), root)] = cell
+        try:
+            while running:
+                (ready,), _ = ray.wait(list(running), num_returns=1)
+                cell = running.pop(ready)
+                yield kept(cell, _record_of(ray, ready, cell), place)
+        finally:
+            for waiting in running:
+                ray.cancel(waiting, force=True)
+
+
+def _run(cell: dict[str, Any], root: str) -> Record:
+    """What a worker does."""
+    return attempt(Cell(**cell), root)
+
+
+def _record_of(ray: Any, task: Any, cell: Cell) -> Record:
+    try:
+        record: Record = ray.get(task)
+    except ray.exceptions.RayError as error:
+        said = str(error).strip().partition("\n")[0]
+        return failure(cell, f"its worker was lost {_RETRIES + 1} times: {said}")
+    return record
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, address: str) -> Iterator[None]:
+    """Within, there is a cluster; one that was there before stays as it is."""
+    before = ray.is_initialized()
+    if not before:
+        given = None if address == OWN_CLUSTER else address
+        try:
+            ray.init(address=given, log_to_driver=False, logging_level="error", include_dashboard=None)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            said = str(error).strip().partition("\n")[0]
+            raise WorkerError(f"there is no Ray cluster at {address}: {said}") from error
+    try:
+        yield
+    finally:
+        if not before:
+            ray.shutdown()
+
+
+def _check_resources(ray: Any, cells: Sequence[Cell], gpus: float) -> None:
+    """A task that wants more than any machine has would wait for ever."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    threads = max((cell.threads for cell in cells), default=1)
+    cpus = max((node.get("CPU", 0) for node in nodes), default=0)
+    if cpus < threads:
+        raise OptionError(
+            f"a cell wants {threads} threads, but no machine of the Ray cluster has more than {cpus:g} CPUs: "
+            "give fewer --threads"
+        )
+    if any(map(_on_gpu, cells)) and max((node.get("GPU", 0) for node in nodes), default=0) < min(gpus, 1):
+        raise OptionError("the cells want a GPU, but no machine of the Ray cluster has one: --device cpu")
+
+
+def _on_gpu(cell: Cell) -> bool:
+    return cell.device.startswith("cuda")
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise OptionError("--ray needs Ray: pip install 'acclimate[cluster]'") from error
+    return ray

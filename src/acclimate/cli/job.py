@@ -1,0 +1,69 @@
+"""A command as one rank of the job that ``torchrun`` started, if it did."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import typer
+from torch.distributed.rendezvous import rendezvous
+
+from acclimate.cli.terminal import exit_code, messages
+from acclimate.errors import AcclimateError, OptionError
+from acclimate.interrupts import end_as_interrupt
+from acclimate.ranks import Ranks
+
+__all__ = ["joined"]
+
+
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """Within, all ranks work together; only the first one speaks, and an error is told by one of them."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or dist.is_initialized():
+        yield Ranks()
+        return
+    store = _join()
+    end_as_interrupt()
+    ranks = Ranks()
+    messages.quiet = ranks.rank != 0
+    try:
+        yield ranks
+    except AcclimateError as error:
+        if _told_by_another(store, str(error)):
+            raise typer.Exit(exit_code(error)) from None
+        messages.quiet = False
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def _join() -> Any:
+    """Meet the others, by NCCL where there are GPUs; returns what all ranks can write notes into."""
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        own = int(os.environ.get("LOCAL_RANK", "0"))
+        if own >= torch.cuda.device_count():
+            raise OptionError(
+                f"this machine has {torch.cuda.device_count()} GPUs, which is fewer than its ranks: "
+                "give torchrun a smaller --nproc-per-node"
+            )
+        torch.cuda.set_device(own)
+    try:
+        store, rank, size = next(iter(rendezvous("env://")))
+    except ValueError as error:
+        raise OptionError(f"WORLD_SIZE is set, but not by torchrun: {error}") from error
+    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    return store
+
+
+def _told_by_another(store: Any, text: str) -> bool:
+    """The first rank to say something says it for all."""
+    try:
+        return bool(store.add(f"acclimate/said/{text}", 1) > 1)
+    except RuntimeError:  # nobody is left to ask
+        return False

@@ -1,0 +1,139 @@
+"""Folders of small files, on this machine or behind an address that fsspec knows, such as ``s3://bucket/grid``.
+
+Whatever is read or written as a whole lies in one: a grid that was begun in a bucket goes on anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Protocol
+
+from acclimate.errors import InputError, OptionError, OutputError
+from acclimate.files import whole_file
+
+__all__ = ["Bucket", "Folder", "Place", "is_address", "open_place", "shown"]
+
+
+class Place(Protocol):
+    """Where files of one kind lie."""
+
+    def make(self) -> None:
+        """Let it be there, or say why it cannot be."""
+
+    def names(self, suffix: str) -> list[str]:
+        """Of the whole files with this end, sorted: what a process was writing begins with a dot."""
+
+    def read(self, name: str) -> bytes: ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """As a whole or not at all."""
+
+
+def is_address(place: str | Path) -> bool:
+    """Whether it is none of this machine's file names."""
+    return isinstance(place, str) and "://" in place
+
+
+def open_place(place: str | Path) -> Place:
+    """A folder of this machine, or of wherever an address leads."""
+    if isinstance(place, str) and is_address(place):
+        return Bucket(place)
+    return Folder(Path(place))
+
+
+def shown(place: str | Path) -> str:
+    """A name for people: passwords in an address are nobody's business.
+
+    >>> shown("sftp://me:secret@host/grid")
+    'sftp://***@host/grid'
+    """
+    return re.sub(r"(://)[^/@]*@", r"\1***@", str(place))
+
+
+class Folder:
+    """A folder of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OptionError(f"{self.path} cannot be made: {error.strerror or error}") from error
+
+    def names(self, suffix: str) -> list[str]:
+        found = (path.name for path in self.path.glob(f"*{suffix}"))
+        return sorted(name for name in found if not name.startswith("."))
+
+    def read(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+    def write(self, name: str, content: bytes) -> None:
+        with whole_file(self.path / name) as part:
+            part.write_bytes(content)
+
+
+class Bucket:
+    """A folder behind an address. An object of a store comes to be as a whole, by itself."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise OptionError(
+                f"{shown(address)} needs fsspec: pip install 'acclimate[cluster]', or give a folder"
+            ) from error
+        self._shown = shown(address)
+        try:
+            self._system, self._root = fsspec.core.url_to_fs(address)
+        except (ImportError, ValueError) as error:
+            raise OptionError(f"{self._shown} cannot be opened: {error}") from error
+
+    def __str__(self) -> str:
+        return self._shown
+
+    def make(self) -> None:
+        try:
+            self._system.makedirs(self._root, exist_ok=True)
+        except Exception as error:
+            # stores differ in what they raise, and some have no folders: the first write will tell
+            if not isinstance(error, NotImplementedError):
+                raise OptionError(f"{self._shown} cannot be made: {_first_line(error)}") from error
+
+    def names(self, suffix: str) -> list[str]:
+        self._system.invalidate_cache()  # others write there too
+        try:
+            found = self._system.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise InputError(f"{self._shown} cannot be listed: {_first_line(error)}") from error
+        names = (str(path).rstrip("/").rpartition("/")[2] for path in found)
+        return sorted(name for name in names if name.endswith(suffix) and not name.startswith("."))
+
+    def read(self, name: str) -> bytes:
+        try:
+            content: bytes = self._system.cat_file(self._path(name))
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise InputError(f"{self._shown}/{name} cannot be read: {_first_line(error)}") from error
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        try:
+            self._system.pipe_file(self._path(name), content)
+        except Exception as error:
+            raise OutputError(f"{self._shown}/{name} cannot be written: {_first_line(error)}") from error
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+
+def _first_line(error: Any) -> str:
+    return (str(error).strip() or type(error).__name__).partition("\n")[0]
