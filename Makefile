@@ -13,7 +13,7 @@ demo: $(READY)
 
 # A process for each of up to four cores, one thread in each: files side by side are faster than threads.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile \
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder \
 		--cov=acclimate --cov-report=term
 
 check: $(READY)
@@ -39,6 +39,7 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/compiled.py
 	$(BIN)/python benchmarks/precision.py
 	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/grids.py
 	$(BIN)/python benchmarks/report.py
 	$(PEERS)/bin/python benchmarks/corruptions.py

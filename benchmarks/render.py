@@ -7,6 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import cluster_tables
 import command_line
 import experiments
 import reference_tables
@@ -307,7 +308,7 @@ def main() -> None:
         fill(page, "demo", plain(json.loads((RESULTS / "demo.json").read_text())))
     corruptions()
     fill(DOCS / "fast.md", "speed", speed_sections().rstrip())
-    for module in (experiments, reference_tables, command_line):
+    for module in (experiments, reference_tables, command_line, cluster_tables):
         for path, text in module.pages().items():
             path.write_text(text, encoding="utf-8")
 
