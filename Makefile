@@ -40,6 +40,7 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/precision.py
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/cluster.py
+	ACCLIMATE_TEST_RANKS=3 $(BIN)/pytest --quiet tests/test_ranks.py
 	$(BIN)/python benchmarks/grids.py
 	$(BIN)/python benchmarks/report.py
 	$(PEERS)/bin/python benchmarks/corruptions.py

@@ -52,6 +52,7 @@ MEMORY_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tent bf16": ("tent", BF16),
 }
 WARM_UP = 1
+RESERVE = 3 * 2**30  # bytes for all others: without them files are read again and again, and all are slow
 PAUSE = 0.05  # seconds in which the threads of the one before stop waiting for work
 MIB = 2**20
 
@@ -154,7 +155,7 @@ def _gather(
         if not memory:
             continue
         needed = max(needed, memory["peak"] - memory["now"])  # in a step, beyond what it holds anyway
-        if available_memory() < 1.2 * needed and len(workers.keys() - {"plain"}) > 1:
+        if available_memory() < 1.2 * needed + RESERVE and len(workers.keys() - {"plain"}) > 1:
             workers.pop(name).close()
             return
 

@@ -16,17 +16,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from acclimate import Adapter
-from acclimate.errors import AcclimateError
+from acclimate.errors import AcclimateError, InputError
 from acclimate.ranks import Ranks
 from networks import NORMALIZE, images, resnet
 
 Found = dict[str, Tensor]
 
 STEPS, FEW = 20, 5
-SHARES = {2: (5, 11), 3: (5, 1, 10)}
+SHARES = {2: (5, 11), 3: (5, 2, 9)}
 """Of the 16 images of an online batch."""
 
 
@@ -41,6 +41,8 @@ def network(dtype: torch.dtype, kind: str = "resnet") -> nn.Module:
     model: nn.Module = resnet()
     if kind == "instance":
         model = nn.Sequential(nn.InstanceNorm2d(3, affine=True, track_running_stats=True), model)
+    if kind == "unused":
+        model.unused = nn.BatchNorm2d(3)  # a layer that gets no gradient anywhere
     if kind == "own forward":
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -121,6 +123,7 @@ CASES: dict[str, Callable[[], Found]] = {
     "fit again in backward": lambda: fitted("slr", memory="low", steps=FEW),
     "fit loaded": lambda: loaded(Path(os.environ["RANKS_FOLDER"]) / "half.safetensors"),
     "fit instance norms": lambda: fitted("tent+", kind="instance", steps=FEW),
+    "fit with a layer to spare": lambda: fitted("tent", kind="unused", steps=FEW, freeze="none"),
     "online tent": lambda: online("tent"),
     "online slr+it": lambda: online("slr+it"),
     "online running": lambda: online("slr", statistics="running"),
@@ -142,6 +145,21 @@ def local_statistics() -> Found:
     return online("tent", statistics="batch", ranks="local")
 
 
+class CutOff(Dataset[Tensor]):
+    """Of its files, one that a single rank reads is damaged."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, position: int) -> Tensor:
+        if self._rank == 1:
+            raise InputError("it is cut off")
+        return images(1)[0].double()
+
+
 def refusals() -> dict[str, str]:
     """What ranks say that were not given the same, or cannot use it."""
     ranks, model = Ranks(), network(EXACT)
@@ -151,8 +169,6 @@ def refusals() -> dict[str, str]:
         bad[2] = torch.nan
 
     def sampled() -> object:
-        from torch.utils.data import DistributedSampler
-
         data = TensorDataset(images(8).double())
         return ok.fit(DataLoader(data, 4, sampler=DistributedSampler(data)))
 
@@ -163,6 +179,7 @@ def refusals() -> dict[str, str]:
         "few images": lambda: ok.fit(images(1).double()),
         "sampler": sampled,
         "pixels": lambda: ok(bad),
+        "file": lambda: ok.fit(CutOff(ranks.rank), batch_size=8),
         "mode": lambda: Adapter(model, "tent", ranks="apart"),
         "no file": lambda: Adapter.load("nowhere.safetensors", model),
     }

@@ -241,7 +241,9 @@ class Adapter:
             return self.history
         before = self._generator.get_state()
         fit = begin(self._fit, epochs, batches)
-        ranks.check_same("data", dataclasses.astuple(fit))
+        if ranks.size > 1:
+            fingerprint = getattr(data, "fingerprint", lambda: None)()
+            ranks.check_same("data", (fingerprint, dataclasses.astuple(fit)))
         if fit is not self._fit:
             self._engine.forget_labels()  # they are those of other data
             self._fit = fit
@@ -305,14 +307,14 @@ class Adapter:
         with torch.inference_mode(False):
             return export_module(self._engine.network, self._engine.prepared)
 
-    def save(self, path: str | os.PathLike[str], *, about: Mapping[str, str] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], *, about: Mapping[str, str] | None = None) -> bool:
         """Write a delta: what adapted, and what is needed to go on. The source model is not in it.
 
         ``about`` is kept beside it for whoever reads the file. Of several ranks, the first writes; if one of
-        them is gone, whoever is left does.
+        them is gone, whoever is left does. Returns whether this one did.
         """
         if not self._engine.ranks.writes:
-            return
+            return False
         document = {
             "method": dataclasses.asdict(self.method),
             "options": dataclasses.asdict(self._options),
@@ -323,6 +325,7 @@ class Adapter:
             "fit": None if self._fit is None else dataclasses.asdict(self._fit),
         }
         write_delta(path, {**self._engine.state(), "generator": self._generator.get_state()}, document)
+        return True
 
     @classmethod
     def load(
@@ -332,18 +335,21 @@ class Adapter:
         *,
         objective: External | None = None,
         device: torch.device | str | None = None,
+        ranks: str = "together",
     ) -> Adapter:
         """The adapter that `save` wrote, on the same source model; refused on any other.
 
-        Of several ranks, all of which must call it, the first reads the file.
+        Of several ranks, all of which must call it, the first reads the file; with ``ranks="alone"``, each
+        reads one of its own.
         """
         if not isinstance(path, (str, os.PathLike)):
             raise OptionError(f"load takes a path, then the model; the path is a {type(path).__name__}")
-        tensors, document = Ranks().first(lambda: read_delta(path))
+        tensors, document = Ranks(ranks).first(lambda: read_delta(path))
         try:
             method = Method(**{**document["method"], "betas": tuple(document["method"]["betas"])})
             options, fit, calls = dict(document["options"]), document["fit"], int(document["calls"])
             source, external = document["source"], document["external"]
+            options |= {"ranks": ranks} if ranks == "alone" else {}
         except (KeyError, TypeError, ValueError) as error:
             raise DeltaError(f"{os.fspath(path)} lacks what this acclimate needs: {error}") from error
         if external and objective is None:

@@ -18,8 +18,9 @@ from acclimate.data.folders import FileReader
 from acclimate.data.image_set import unreadable, without
 from acclimate.data.pictures import read_image
 from acclimate.delta import read_delta
-from acclimate.errors import AcclimateWarning, InputError, OptionError, WorkerError
+from acclimate.errors import AcclimateError, AcclimateWarning, InputError, OptionError, WorkerError
 from acclimate.files import check_writable, whole_file
+from acclimate.interrupts import Ended
 from acclimate.methods import chosen_setting
 from acclimate.normalization import Normalization, fitted, probe_normalization
 from acclimate.outcome import AdaptOutcome, outcome_of, write_predictions
@@ -220,6 +221,8 @@ def source_logits(model: nn.Module, images: ImageSet, *, batch_size: int, **opti
     """What the network says before it adapts; if it cannot take the images, that is told."""
     try:
         return Adapter(model, "source", **options).predict(images, batch_size=batch_size)
+    except AcclimateError:
+        raise
     except RuntimeError as error:
         shape = tuple(images.batch([0]).shape[1:])
         reason = str(error).partition("\n")[0]
@@ -263,14 +266,14 @@ def _fit(
 
     def keep(adapter: Adapter) -> None:
         nonlocal kept
-        if out is not None:
-            adapter.save(out, about=about)
-            kept = True
+        kept = out is not None and adapter.save(out, about=about)
 
     on_step(adapter)
     try:
         adapter.fit(images, epochs, batch_size=batch_size, on_step=on_step, on_epoch=keep, progress=progress)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        if isinstance(interrupt, Ended):  # by a launcher, because another rank is gone
+            adapter._engine.ranks.broken = True
         keep(adapter)
         on_step(adapter)  # the interrupt came after a step, before it could be told
         raise
@@ -285,11 +288,13 @@ def _fit(
 def _resumed(new: Adapter, saved: Path, model: nn.Module, images: ImageSet, device: str | None) -> Adapter:
     """The adapter that was saved, if it is what would be made anew."""
     found = Adapter.load(saved, model, device=device)
-    ours, theirs = ((options.precision, options.memory) for options in (new.options, found.options))
+    ours, theirs = (
+        (options.precision, options.memory, options.ranks) for options in (new.options, found.options)
+    )
     data = Ranks().first(lambda: read_delta(saved)[1]).get("about", {}).get("data")
     differs = {
         "method, setting or hyperparameters": found.method != new.method,
-        "precision or memory": ours != theirs,
+        "precision, memory or ranks": ours != theirs,
         "normalisation, classes or seed": found.options != new.options,
         "images": data is not None and data != images.fingerprint(),
     }

@@ -80,6 +80,9 @@ class Batches:
 
     def epoch(self, seed: int, *, start: int = 0) -> Iterator[Batch]:
         """All batches in the order of ``seed``, from batch ``start`` on; of each, what is this rank's."""
+        return self._ranks.every(self._shares(seed, start))
+
+    def _shares(self, seed: int, start: int) -> Iterator[Batch]:
         share = self._ranks.share
         if self._fetch is None:
             parts = (Batch(images_of(part)) for part in self._iterable)

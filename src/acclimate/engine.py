@@ -92,6 +92,7 @@ class Engine:
         self._snapshot = {name: tensor.detach().clone() for name, tensor in self.changing().items()}
         self.adapts = bool(self._snapshot)
         self.reset()
+        self.ranks.check_device(self.device)
         self.ranks.check_same("method and options", (method, options))
         if self.ranks.size > 1:
             self.ranks.check_same("network", self.source_digests())

@@ -16,6 +16,7 @@ AcclimateWarning     (UserWarning)      the work goes on, but the user should kn
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "OutputError",
     "WorkerError",
     "listed",
+    "shown",
     "unknown",
 ]
 
@@ -89,6 +91,16 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     if near:
         return f"unknown {kind} {name!r}: did you mean {listed(near)}?"
     return f"unknown {kind} {name!r}: known are {listed(sorted(names))}"
+
+
+def shown(place: object) -> str:
+    """A path or address for people: passwords and signatures in it are nobody's business.
+
+    >>> shown("sftp://me:sec@ret@host/grid"), shown("https://host/a.tar?sig=abc")
+    ('sftp://***@host/grid', 'https://host/a.tar?***')
+    """
+    text = re.sub(r"://[^/]*@", "://***@", str(place))
+    return re.sub(r"(://[^?]*\?).*", r"\1***", text)
 
 
 def listed(names: Iterable[object], limit: int = 20) -> str:

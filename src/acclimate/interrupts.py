@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps, not within one; and a request to end as if it were one."""
+"""Ctrl-C between two steps, not within one; and a request to end, which is treated alike."""
 
 from __future__ import annotations
 
@@ -8,15 +8,26 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-__all__ = ["end_as_interrupt", "uninterrupted"]
+from acclimate.errors import WorkerError
 
-_HELD: Final = (int(signal.SIGINT), int(signal.SIGTERM))
+__all__ = ["Ended", "end_as_interrupt", "uninterrupted"]
+
+
+class Ended(KeyboardInterrupt):
+    """Somebody has asked this process to end: launchers do so when another rank has died."""
 
 
 def end_as_interrupt() -> None:
-    """From here on SIGTERM, which launchers send when another rank has died, is a Ctrl-C."""
+    """From here on SIGTERM is an interrupt."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> Any:
+    raise Ended
+
+
+_HANDLERS: Final = {int(signal.SIGINT): signal.default_int_handler, int(signal.SIGTERM): _end}
 
 
 class uninterrupted:  # noqa: N801 - used as a word in a with statement
@@ -27,10 +38,9 @@ class uninterrupted:  # noqa: N801 - used as a word in a with statement
     """
 
     def __enter__(self) -> None:
-        self._pending = False
+        self._pending: int | None = None
         is_main = threading.current_thread() is threading.main_thread()
-        own = signal.default_int_handler
-        self._held = [number for number in _HELD if _signal.getsignal(number) is own] if is_main else []
+        self._held = [n for n, own in _HANDLERS.items() if is_main and _signal.getsignal(n) is own]
         for number in self._held:
             _signal.signal(number, self._wait)
 
@@ -38,11 +48,12 @@ class uninterrupted:  # noqa: N801 - used as a word in a with statement
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number in self._held:
-            _signal.signal(number, signal.default_int_handler)
-        if self._pending and error is None:
-            raise KeyboardInterrupt
+            _signal.signal(number, _HANDLERS[number])
+        # what other ranks did because of the same Ctrl-C is no error
+        if self._pending is not None and (error is None or isinstance(error, WorkerError)):
+            _HANDLERS[self._pending](self._pending, None)
 
     def _wait(self, number: int, frame: FrameType | None) -> Any:
-        if self._pending:
-            signal.default_int_handler(number, frame)
-        self._pending = True
+        if self._pending is not None:
+            _HANDLERS[number](number, frame)
+        self._pending = number

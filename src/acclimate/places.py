@@ -5,14 +5,20 @@ Whatever is read or written as a whole lies in one: a grid that was begun in a b
 
 from __future__ import annotations
 
-import re
+import contextlib
+import os
+import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from acclimate.errors import InputError, OptionError, OutputError
+from acclimate.errors import InputError, OptionError, OutputError, shown
 from acclimate.files import whole_file
 
-__all__ = ["Bucket", "Folder", "Place", "is_address", "open_place", "shown"]
+__all__ = ["Bucket", "Folder", "Place", "is_address", "open_place"]
+
+_OBJECT_STORES: Final = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oci", "oss"}
+"""Which have no folders, only buckets, and whose objects come to be as a whole."""
+_TRIES, _PAUSE = 3, 1.0  # of a write, and seconds before the second
 
 
 class Place(Protocol):
@@ -40,15 +46,6 @@ def open_place(place: str | Path) -> Place:
     if isinstance(place, str) and is_address(place):
         return Bucket(place)
     return Folder(Path(place))
-
-
-def shown(place: str | Path) -> str:
-    """A name for people: passwords in an address are nobody's business.
-
-    >>> shown("sftp://me:secret@host/grid")
-    'sftp://***@host/grid'
-    """
-    return re.sub(r"(://)[^/@]*@", r"\1***@", str(place))
 
 
 class Folder:
@@ -79,7 +76,7 @@ class Folder:
 
 
 class Bucket:
-    """A folder behind an address. An object of a store comes to be as a whole, by itself."""
+    """A folder behind an address."""
 
     def __init__(self, address: str) -> None:
         try:
@@ -91,6 +88,7 @@ class Bucket:
         self._shown = shown(address)
         try:
             self._system, self._root = fsspec.core.url_to_fs(address)
+            self._has_objects = not _OBJECT_STORES.isdisjoint(_protocols(self._system))
         except (ImportError, ValueError) as error:
             raise OptionError(f"{self._shown} cannot be opened: {error}") from error
 
@@ -99,11 +97,22 @@ class Bucket:
 
     def make(self) -> None:
         try:
-            self._system.makedirs(self._root, exist_ok=True)
+            if self._has_objects:  # a bucket is the user's to make: a wrong name would cost money
+                self._check_bucket()
+            else:
+                self._system.makedirs(self._root, exist_ok=True)
+        except (PermissionError, NotImplementedError):
+            pass  # the first write will tell
+        except OptionError:
+            raise
         except Exception as error:
-            # stores differ in what they raise, and some have no folders: the first write will tell
-            if not isinstance(error, NotImplementedError):
-                raise OptionError(f"{self._shown} cannot be made: {_first_line(error)}") from error
+            raise OptionError(f"{self._shown} cannot be reached: {_first_line(error)}") from error
+
+    def _check_bucket(self) -> None:
+        bucket = self._root.lstrip("/").partition("/")[0]
+        self._system.invalidate_cache()
+        if not self._system.exists(bucket):
+            raise OptionError(f"{self._shown} cannot be used: there is no bucket {bucket!r}")
 
     def names(self, suffix: str) -> list[str]:
         self._system.invalidate_cache()  # others write there too
@@ -126,13 +135,36 @@ class Bucket:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        try:
+        for attempt in range(_TRIES):
+            try:
+                self._write(name, content)
+                return
+            except Exception as error:
+                if attempt == _TRIES - 1 or isinstance(error, (FileNotFoundError, PermissionError)):
+                    said = _first_line(error)
+                    raise OutputError(f"{self._shown}/{name} cannot be written: {said}") from error
+                time.sleep(_PAUSE * 2**attempt)
+
+    def _write(self, name: str, content: bytes) -> None:
+        if self._has_objects:
             self._system.pipe_file(self._path(name), content)
-        except Exception as error:
-            raise OutputError(f"{self._shown}/{name} cannot be written: {_first_line(error)}") from error
+            return
+        part = self._path(f".{name}.{os.getpid()}.part")
+        try:
+            self._system.pipe_file(part, content)
+            self._system.mv(part, self._path(name))
+        except Exception:
+            with contextlib.suppress(Exception):
+                self._system.rm_file(part)
+            raise
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
+
+
+def _protocols(system: Any) -> set[str]:
+    names = system.protocol
+    return {names} if isinstance(names, str) else set(names)
 
 
 def _first_line(error: Any) -> str:

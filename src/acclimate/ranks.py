@@ -14,6 +14,7 @@ One process alone is the usual case, in which nothing here costs anything.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -48,10 +49,14 @@ class Ranks:
         self.size = dist.get_world_size() if joined else 1
         self.rank = dist.get_rank() if joined else 0
         self.mode = mode if self.size > 1 else "alone"
+        self.side_by_side = int(os.environ.get("LOCAL_WORLD_SIZE", self.size)) if joined else 1
+        """Ranks that share this machine's memory."""
         self.broken = False
         """Whether another rank is gone, so that this one is by itself."""
         self.counts: tuple[int, ...] = (1,) * self.size
         """Images that each rank has of the batch at hand."""
+        self._weights: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        """The same as shares."""
 
     def __deepcopy__(self, memo: object) -> Ranks:
         return self  # a copy of an adapter is of the same job
@@ -95,10 +100,32 @@ class Ranks:
         if failure is not None:
             raise failure
         if 0 in counts:
-            raise WorkerError(f"rank {counts.index(0)} cannot use its images of this batch, and says why")
+            raise WorkerError(_refused(counts.index(0)))
         assert images is not None
-        self.counts = counts
+        if counts != self.counts:
+            self.counts = counts
+            self._weights.clear()
         return images
+
+    def every(self, parts: Iterator[_Made]) -> Iterator[_Made]:
+        """The same, once every rank has the next of its own; if one cannot read it, all of them know."""
+        if self.size == 1:
+            yield from parts
+            return
+        while True:
+            failure, part = None, None
+            try:
+                part = next(parts, None)
+            except AcclimateError as error:
+                failure = error
+            flags = self._gathered(torch.tensor([int(failure is not None)], device=self._device)).flatten()
+            if failure is not None:
+                raise failure
+            if flags.any():
+                raise WorkerError(_refused(int(flags.argmax())))
+            if part is None:
+                return
+            yield part
 
     def mean(self, values: Tensor) -> Tensor:
         """Over the rows of all ranks, in proportion to their images, with the gradient of the own rows.
@@ -142,7 +169,10 @@ class Ranks:
         if not self.synchronised:
             return mean, var
         means, variances = self._gathered(torch.stack([mean, var])).unbind(1)
-        weights = mean.new_tensor(self.counts).div_(sum(self.counts)).unsqueeze(1)
+        key = (mean.dtype, mean.device)
+        if key not in self._weights:  # once for a batch, and not for each of its norms
+            self._weights[key] = mean.new_tensor(self.counts).div_(sum(self.counts)).unsqueeze(1)
+        weights = self._weights[key]
         mean = (weights * means).sum(0)
         return mean, (weights * (variances + (means - mean).square())).sum(0)
 
@@ -189,6 +219,12 @@ class Ranks:
         smallest = self._gathered(own).min().item()
         return None if smallest == torch.inf else smallest
 
+    def most(self, value: int) -> int:
+        """The largest of all ranks."""
+        if self.size == 1:
+            return value
+        return int(self._gathered(torch.tensor([value], device=self._device)).max())
+
     def first(self, make: Callable[[], _Made]) -> _Made:
         """What the first rank makes, for all; its error is everybody's."""
         if self.size == 1:
@@ -214,6 +250,15 @@ class Ranks:
         with self._answering():
             dist.all_gather_object(found, own)
         return {key: value for part in found for key, value in part.items()}
+
+    def check_device(self, device: torch.device) -> None:
+        """An error if the ranks cannot hand each other tensors of this device."""
+        known = dist.get_backend_config() if self.size > 1 else ""
+        if self.size > 1 and f"{device.type}:" not in known:
+            raise OptionError(
+                f"the ranks of this job talk by {known}, and the network is on {device.type}: give "
+                f'device=, or a backend for both to init_process_group ("cpu:gloo,cuda:nccl")'
+            )
 
     def check_same(self, what: str, value: object) -> None:
         """An error on all ranks if they do not have the same."""
@@ -246,14 +291,19 @@ class Ranks:
         """Within, another rank that is gone or does not answer is a clear error."""
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             self.broken = True
             # without the place in the backend's source, and its advice
             said = re.sub(r"^\[[^\]]*\]\s*", "", str(error).strip()).partition("\n")[0].partition(". ")[0]
             raise WorkerError(
-                f"rank {self.rank} of {self.size} has lost another one, which died or did not answer in "
-                f"time; what was adapted up to here is still there ({said})"
+                f"another rank died, or did not answer in time: rank {self.rank} of {self.size} ends ({said})"
             ) from error
+
+
+def _refused(rank: int) -> str:
+    return f"rank {rank} cannot use its images of this batch, and says why"
 
 
 class _Sum(torch.autograd.Function):

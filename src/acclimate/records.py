@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from acclimate.errors import InputError
+from acclimate.errors import InputError, shown
 from acclimate.files import whole_file
-from acclimate.places import Place, is_address, open_place, shown
+from acclimate.places import Place, is_address, open_place
 
 __all__ = [
     "SCHEMA",

@@ -17,7 +17,14 @@ from torch import Tensor, nn
 
 from acclimate.adapter import Adapter
 from acclimate.batches import in_order
-from acclimate.bench.images import clean_images, crop_of, is_published, open_cell_images, part_of
+from acclimate.bench.images import (
+    CORRUPTED_ALREADY,
+    clean_images,
+    crop_of,
+    is_published,
+    open_cell_images,
+    part_of,
+)
 from acclimate.bench.mirror import local_root
 from acclimate.bench.oracle import oracle_method, oracle_objective
 from acclimate.bench.spec import ORACLE, Cell
@@ -116,8 +123,10 @@ def count_images(cell: Cell, root: str | Path) -> tuple[int, int]:
 
 def seconds_to_corrupt(cell: Cell, root: str | Path) -> float:
     """What making the corruption of all its images takes; nothing, where they are published as they are."""
+    if cell.corruption is None or cell.data.layout in CORRUPTED_ALREADY:
+        return 0.0
     root = local_root(root, cell)
-    if cell.corruption is None or is_published(root, cell.data):
+    if is_published(root, cell.data):
         return 0.0
     few = cell.data.model_copy(update={"limit": min(_AT_ONCE, cell.data.limit or _AT_ONCE)})
     crop = crop_of(_network(cell.network.name, cell.network.weights, root), cell.data)

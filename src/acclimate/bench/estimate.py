@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -94,7 +95,8 @@ def estimated(
         found[kind] = _of_kind(some, *count_images(some[0], root), runs)
     on_progress(len(members), len(members))
     shares = Counter(_images_of(cell) for cell in cells)
-    made = {images: seconds_to_corrupt(cell, root) for cell in cells if (images := _images_of(cell))}
+    first = {_images_of(cell): cell for cell in cells}
+    made = {images: seconds_to_corrupt(cell, root) for images, cell in first.items()}
     each = [
         # every worker makes the images that it needs, once for all cells that share them
         found[_kind(cell)].seconds
@@ -140,7 +142,8 @@ def _images_of(cell: Cell) -> str:
 def _sampled(cell: Cell, root: str, workers: int) -> tuple[dict[int, list[Record]], float]:
     """Records of short runs by their epochs, and what passed before the first could begin."""
     ranks = Ranks()
-    side_by_side = min(workers, max(1, (os.cpu_count() or 1) // cell.threads)) if ranks.size == 1 else 1
+    room = torch.cuda.device_count() if cell.device == "cuda" else (os.cpu_count() or 1) // cell.threads
+    side_by_side = min(workers, max(1, room)) if ranks.size == 1 else 1
     epochs = _EPOCHS if cell.learns else _EPOCHS[:1]
     limit = min(_BATCHES * cell.batch_size, cell.data.limit or _BATCHES * cell.batch_size)
 

@@ -15,8 +15,8 @@ from acclimate.bench.on_ray import on_ray
 from acclimate.bench.processes import in_processes
 from acclimate.bench.spec import Cell
 from acclimate.bench.together import together
-from acclimate.errors import InputError, OptionError
-from acclimate.places import open_place, shown
+from acclimate.errors import InputError, OptionError, shown
+from acclimate.places import open_place
 from acclimate.ranks import Ranks
 from acclimate.records import Record, finished
 

@@ -20,9 +20,10 @@ from acclimate.data.pictures import Bytes
 from acclimate.data.subsets import fraction_of_classes, fraction_of_samples
 from acclimate.errors import InputError
 
-__all__ = ["clean_images", "crop_of", "is_published", "open_cell_images", "part_of"]
+__all__ = ["CORRUPTED_ALREADY", "clean_images", "crop_of", "is_published", "open_cell_images", "part_of"]
 
-_CORRUPTED_ALREADY = ("imagenet-c", "cifar-c")
+CORRUPTED_ALREADY = ("imagenet-c", "cifar-c")
+"""Layouts of published corruptions."""
 _AT_ONCE = 2**31  # bytes of pixels that are kept in memory
 _CHUNK = 256  # images that are corrupted at once
 
@@ -70,7 +71,7 @@ def clean_images(root: Path, data: Data, crop: Crop | None) -> ImageSet | None:
 
 def is_published(root: Path, data: Data) -> bool:
     """Whether corrupted images are there as they are; otherwise they are made on the way."""
-    return not _is_function(data.path) and _found(root, data)[1] in _CORRUPTED_ALREADY
+    return not _is_function(data.path) and _found(root, data)[1] in CORRUPTED_ALREADY
 
 
 def _is_function(path: str) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from acclimate.bench.spec import checked_cell
-from acclimate.errors import InputError, OptionError, listed
-from acclimate.places import open_place, shown
+from acclimate.errors import InputError, OptionError, listed, shown
+from acclimate.places import open_place
 from acclimate.records import Record, finished, read_records, record_content, record_name, same
 
 __all__ = ["MergeOutcome", "merge"]

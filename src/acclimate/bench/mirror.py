@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
@@ -10,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from acclimate.bench.spec import Cell
 from acclimate.corruptions import CORRUPTIONS
 from acclimate.data.download import download
-from acclimate.errors import FetchError, InputError
-from acclimate.places import is_address, shown
+from acclimate.errors import FetchError, InputError, shown
+from acclimate.places import is_address
 
 __all__ = ["local_root"]
 
@@ -27,11 +28,26 @@ def local_root(root: str | Path, cell: Cell, cache: Path | None = None) -> Path:
     address = str(root).rstrip("/")
     cache = cache or Path.home() / ".cache" / "acclimate"
     folder = cache / "data" / hashlib.sha256(address.encode()).hexdigest()[:16]
-    for part in _parts(cell):
-        for name in _wanted(_names(address, part), cell):
-            if not (folder / name).exists():
-                download(f"{address}/{name}", folder / name)
+    with _alone_in(folder):  # other processes of this machine want the same
+        for part in _parts(cell):
+            for name in _wanted(_names(address, part), cell):
+                if not (folder / name).exists():
+                    download(f"{address}/{name}", folder / name)
     return folder
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Within, no other process is, where the system has locks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _parts(cell: Cell) -> Iterator[str]:

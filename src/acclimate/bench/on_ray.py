@@ -7,12 +7,13 @@ data, and nothing else. A worker that is lost takes its task with it, which Ray 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acclimate.bench.attempt import Done, attempt, failure, kept
 from acclimate.bench.spec import Cell
-from acclimate.errors import OptionError, WorkerError
+from acclimate.errors import AcclimateWarning, OptionError, WorkerError
 from acclimate.places import open_place
 from acclimate.records import Record
 
@@ -46,6 +47,11 @@ def on_ray(
                 cell = running.pop(ready)
                 yield kept(cell, _record_of(ray, ready, cell), place)
         finally:
+            # what is finished is kept, whatever it is that ends this
+            done, _ = ray.wait(list(running), num_returns=len(running), timeout=0) if running else ([], [])
+            for ready in done:
+                cell = running.pop(ready)
+                kept(cell, _record_of(ray, ready, cell), place)
             for waiting in running:
                 ray.cancel(waiting, force=True)
 
@@ -58,9 +64,14 @@ def _run(cell: dict[str, Any], root: str) -> Record:
 def _record_of(ray: Any, task: Any, cell: Cell) -> Record:
     try:
         record: Record = ray.get(task)
+    except ray.exceptions.RayTaskError as error:
+        cause = getattr(error, "cause", None) or error
+        return failure(
+            cell, f"its worker could not begin: {type(cause).__name__}: {cause}".partition("\n")[0]
+        )
     except ray.exceptions.RayError as error:
         said = str(error).strip().partition("\n")[0]
-        return failure(cell, f"its worker was lost {_RETRIES + 1} times: {said}")
+        return failure(cell, f"its worker was lost, and so were those of {_RETRIES} more tries: {said}")
     return record
 
 
@@ -83,17 +94,18 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
 
 
 def _check_resources(ray: Any, cells: Sequence[Cell], gpus: float) -> None:
-    """A task that wants more than any machine has would wait for ever."""
+    """A task that wants more than any machine has waits until there is one, which may be never."""
+    if gpus > 1 and gpus != int(gpus):
+        raise OptionError(f"a cell takes a part of one GPU or a whole number of them, got {gpus:g}")
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    threads = max((cell.threads for cell in cells), default=1)
-    cpus = max((node.get("CPU", 0) for node in nodes), default=0)
-    if cpus < threads:
-        raise OptionError(
-            f"a cell wants {threads} threads, but no machine of the Ray cluster has more than {cpus:g} CPUs: "
-            "give fewer --threads"
-        )
-    if any(map(_on_gpu, cells)) and max((node.get("GPU", 0) for node in nodes), default=0) < min(gpus, 1):
-        raise OptionError("the cells want a GPU, but no machine of the Ray cluster has one: --device cpu")
+    for threads, wanted in sorted({(cell.threads, gpus if _on_gpu(cell) else 0.0) for cell in cells}):
+        if not any(node.get("CPU", 0) >= threads and node.get("GPU", 0) >= wanted for node in nodes):
+            warnings.warn(
+                f"no machine of the Ray cluster has {threads} CPUs and {wanted:g} GPUs, which a cell wants: "
+                "such cells wait until there is one (see --threads, --device, --gpus-per-cell)",
+                AcclimateWarning,
+                stacklevel=2,
+            )
 
 
 def _on_gpu(cell: Cell) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
+
+import torch
 
 from acclimate.bench.attempt import Done, attempt, failure, kept
 from acclimate.bench.spec import Cell
@@ -42,6 +45,7 @@ class _Pool:
     def __init__(self, root: str, out: str, waiting: deque[Cell]) -> None:
         self._root, self._out, self._waiting = root, out, waiting
         self._workers: list[_Worker] = []
+        self._numbers = itertools.count()
         # A process that is forked from one with running threads can hang; a new one cannot.
         self._context = multiprocessing.get_context("spawn")
 
@@ -76,7 +80,8 @@ class _Pool:
 
     def _begin(self) -> None:
         mine, theirs = self._context.Pipe()
-        process = self._context.Process(target=_work, args=(theirs, self._root, self._out), daemon=True)
+        gpu = _gpu_of(next(self._numbers))
+        process = self._context.Process(target=_work, args=(theirs, self._root, self._out, gpu), daemon=True)
         process.start()
         theirs.close()
         self._workers.append(_Worker(process, mine))
@@ -105,8 +110,19 @@ def _death(code: int | None) -> str:
     return f"its process ended with code {code}"
 
 
-def _work(connection: Connection, root: str, out: str) -> None:
+def _gpu_of(number: int) -> str | None:
+    """Processes take GPUs in turn, of those that this one can see; None, where there is no choice."""
+    count = torch.cuda.device_count()
+    if count < 2:
+        return None
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    return seen[number % count]
+
+
+def _work(connection: Connection, root: str, out: str, gpu: str | None) -> None:
     """What a process does: a cell comes, its record is written, and how it went is told."""
+    if gpu is not None:  # torch has not looked for any yet
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grid ends its processes itself
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
     place = open_place(out)

@@ -5,8 +5,9 @@ Exit codes: 0 done, 1 done in part (and what failed), 2 bad input, 130 interrupt
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -29,6 +30,8 @@ from acclimate.cli import (
 from acclimate.cli.terminal import BAD_INPUT, DONE, messages
 
 __all__ = ["app", "main", "with_ray_address"]
+
+_RAY_ADDRESS: Final = rf"{OWN_CLUSTER}|local|ray://\S+|[\w.-]+:\d+"
 
 app = typer.Typer(
     name="acclimate",
@@ -73,7 +76,7 @@ def with_ray_address(words: list[str]) -> list[str]:
     for number, word in enumerate(words, start=1):
         made.append(word)
         following = words[number] if number < len(words) else ""
-        if word == "--ray" and not (following == OWN_CLUSTER or ":" in following):
+        if word == "--ray" and not re.fullmatch(_RAY_ADDRESS, following):
             made.append(OWN_CLUSTER)
     return made
 

@@ -12,7 +12,7 @@ import typer
 
 from acclimate.adapting import adapt_images, open_images
 from acclimate.bench.spec import Cell, Data, Network
-from acclimate.cli.job import joined
+from acclimate.cli.job import device_of, joined
 from acclimate.cli.options import (
     Corruption,
     Debug,
@@ -113,6 +113,7 @@ def adapt(
     record = record or out.with_suffix(".json")
     files = {"out": out, "export": export, "predictions": predictions, "record": record}
     with errors_as_messages(debug, kept, out), joined() as job:
+        device = device_of(job, device)
         inputs = {data, str(weights), str(classes)}
         job.first(lambda: _check_outputs(files, inputs, resume=resume, force=force))
         method = f"{method}+it" if input_transform and "+it" not in method else method

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from acclimate.bench import PRESETS, read_spec, run_grid
@@ -15,7 +16,7 @@ from acclimate.bench.estimate import estimated, table_of
 from acclimate.bench.grid import GridOutcome, shard_of
 from acclimate.bench.presets import narrowed
 from acclimate.bench.spec import Cell, checked_cell
-from acclimate.cli.job import joined
+from acclimate.cli.job import device_of, joined
 from acclimate.cli.options import Debug, Force, Json, Log, LogFolder, Precision, Weights
 from acclimate.cli.terminal import (
     DONE,
@@ -27,8 +28,8 @@ from acclimate.cli.terminal import (
     severities_of,
     split_words,
 )
-from acclimate.errors import OptionError, unknown
-from acclimate.places import is_address, shown
+from acclimate.errors import OptionError, shown, unknown
+from acclimate.places import is_address
 from acclimate.records import read_cells
 from acclimate.report.events import replay
 from acclimate.report.sinks import open_sinks
@@ -85,7 +86,7 @@ def bench(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Processes; by default as the cores allow, on a GPU one.", show_default=False
+            min=1, help="Processes; by default as the cores allow, or one for each GPU.", show_default=False
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of each process.", show_default="1")] = None,
@@ -130,7 +131,7 @@ def bench(
             limit=limit,
             epochs=epochs,
             threads=threads,
-            device=device,
+            device=device_of(job, device),
             precision=precision,
             weights=None if weights is None else str(weights.resolve()),
             normalize=normalize,
@@ -138,9 +139,16 @@ def bench(
         if shard is not None:
             cells = shard_of(cells, shard)
         if dry_run:
-            print("\n".join(cell.label for cell in cells))
-            messages.print(f"{len(cells)} cells")
+            if job.rank == 0:
+                print("\n".join(cell.label for cell in cells))
+                messages.print(f"{len(cells)} cells")
             raise typer.Exit(DONE)
+        if ray and workers and not estimate:
+            raise OptionError(
+                "--workers is for this machine: with --ray, the cluster decides how many there are"
+            )
+        if gpus != 1.0 and not ray:
+            raise OptionError("--gpus-per-cell is for --ray")
         root = str(data) if is_address(data or "") else str(Path(data or "").resolve())
         workers = workers or (1 if job.size > 1 else _default_workers(cells))
         if estimate:
@@ -207,9 +215,9 @@ def _cells(what: str, data: str | None) -> list[Cell]:
 
 
 def _default_workers(cells: list[Cell]) -> int:
-    """A process for each thread that the cores have; one for a GPU."""
+    """A process for each thread that the cores have, or for each GPU."""
     if any(cell.device != "cpu" for cell in cells):
-        return 1
+        return max(1, torch.cuda.device_count()) if all(cell.device == "cuda" for cell in cells) else 1
     return max(1, (os.cpu_count() or 1) // max((cell.threads for cell in cells), default=1))
 
 

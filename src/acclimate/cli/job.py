@@ -12,12 +12,12 @@ import torch.distributed as dist
 import typer
 from torch.distributed.rendezvous import rendezvous
 
-from acclimate.cli.terminal import exit_code, messages
-from acclimate.errors import AcclimateError, OptionError
+from acclimate.cli.terminal import messages
+from acclimate.errors import OptionError, WorkerError
 from acclimate.interrupts import end_as_interrupt
 from acclimate.ranks import Ranks
 
-__all__ = ["joined"]
+__all__ = ["device_of", "joined"]
 
 
 @contextmanager
@@ -32,13 +32,24 @@ def joined() -> Iterator[Ranks]:
     messages.quiet = ranks.rank != 0
     try:
         yield ranks
-    except AcclimateError as error:
-        if _told_by_another(store, str(error)):
-            raise typer.Exit(exit_code(error)) from None
-        messages.quiet = False
+    except (typer.Exit, typer.Abort):
+        raise
+    except BaseException as error:
+        messages.quiet = _told_by_another(store, error)
         raise
     finally:
         dist.destroy_process_group()
+
+
+def device_of(job: Ranks, asked: str | None) -> str | None:
+    """Where a command adapts: a rank on the GPU that is its own, if it was not told otherwise."""
+    if job.size == 1:
+        return asked
+    if asked is None:
+        return "cuda" if torch.cuda.is_available() else None
+    if asked.startswith("cuda:"):
+        raise OptionError(f"every rank has a GPU of its own: give --device cuda, not {asked}")
+    return asked
 
 
 def _join() -> Any:
@@ -61,8 +72,10 @@ def _join() -> Any:
     return store
 
 
-def _told_by_another(store: Any, text: str) -> bool:
-    """The first rank to say something says it for all."""
+def _told_by_another(store: Any, error: BaseException) -> bool:
+    """The first rank to say something says it for all; that one is gone, everybody says in other words."""
+    about_others = isinstance(error, (WorkerError, KeyboardInterrupt))
+    text = "lost" if about_others else f"{type(error).__name__}: {error}"
     try:
         return bool(store.add(f"acclimate/said/{text}", 1) > 1)
     except RuntimeError:  # nobody is left to ask

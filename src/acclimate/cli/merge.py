@@ -12,7 +12,7 @@ from acclimate.bench.merge import check_apart
 from acclimate.bench.merge import merge as merge_records
 from acclimate.cli.options import Debug, Json
 from acclimate.cli.terminal import DONE, IN_PART, errors_as_messages, messages
-from acclimate.places import shown
+from acclimate.errors import shown
 
 __all__ = ["merge"]
 

@@ -26,6 +26,7 @@ from rich.progress import (
 from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, known
 from acclimate.errors import AcclimateError, AcclimateWarning, OptionError, OutputError, WorkerError, listed
 from acclimate.files import check_writable, whole_file
+from acclimate.interrupts import Ended
 
 __all__ = [
     "BAD_INPUT",
@@ -111,10 +112,15 @@ def errors_as_messages(debug: bool, kept: str = "", file: Path | None = None) ->
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if debug:
             raise
-        messages.print(f"interrupted{kept if file is None or file.exists() else ': nothing was done yet'}")
+        how = (
+            "ended by the launcher, as it does when another rank is gone"
+            if isinstance(error, Ended)
+            else "interrupted"
+        )
+        messages.print(f"{how}{kept if file is None or file.exists() else ': nothing was done yet'}")
         raise typer.Exit(INTERRUPTED) from None
     except AcclimateError as error:
         if debug:

@@ -14,7 +14,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
 
-from acclimate.errors import FetchError
+from acclimate.errors import FetchError, shown
 
 __all__ = ["cached", "download"]
 
@@ -40,8 +40,8 @@ def download(
     if target.exists():
         if md5 is not None and (found := _md5(target)) != md5:
             raise FetchError(
-                f"{target} has the checksum {found}, expected {md5}: it is not what {url} gives, or not "
-                "whole; remove it"
+                f"{target} has the checksum {found}, expected {md5}: it is not what {shown(url)} gives, or "
+                "not whole; remove it"
             )
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def download(
     if md5 is not None and (found := _md5(part)) != md5:
         part.unlink()
         raise FetchError(
-            f"what {url} gave has the checksum {found}, expected {md5}: it was removed; fetch it again"
+            f"what {shown(url)} gave has the checksum {found}, expected {md5}: it was removed; fetch it again"
         )
     part.replace(target)
     return target
@@ -145,11 +145,11 @@ def _by_fsspec(url: str) -> Any:
     try:
         fsspec = importlib.import_module("fsspec")
     except ModuleNotFoundError as error:
-        raise FetchError(f"{url} needs fsspec: pip install 'acclimate[data]'") from error
+        raise FetchError(f"{shown(url)} needs fsspec: pip install 'acclimate[data]'") from error
     try:
         return fsspec.open(url, "rb").open()
     except (ImportError, ValueError) as error:
-        raise FetchError(f"{url} cannot be opened by fsspec: {error}") from error
+        raise FetchError(f"{shown(url)} cannot be opened by fsspec: {error}") from error
 
 
 def _final(error: Exception) -> bool:
@@ -161,7 +161,7 @@ def _final(error: Exception) -> bool:
 
 def _told(url: str, target: Path, part: Path, error: Exception) -> str:
     kept = f" ({part.stat().st_size:,} bytes are in {part}; the same call goes on)" if part.exists() else ""
-    return f"{url} cannot be fetched: {error}{kept}. Fetch it elsewhere and put it at {target}"
+    return f"{shown(url)} cannot be fetched: {error}{kept}. Fetch it elsewhere and put it at {target}"
 
 
 def _md5(path: Path) -> str:

@@ -85,7 +85,7 @@ class Checkpoints:
         """Within, a forward pass of these images leaves out what shall be computed a second time."""
         if self._memory == "off":
             return _KEEP_ALL
-        key = (torch.Size((self._count(images), *images.shape[1:])), images.dtype)
+        key = (self._shape(images), images.dtype)
         decision = self._decided.get(key)
         if decision is None:
             decision = self._decided[key] = self._decide(images)
@@ -101,12 +101,14 @@ class Checkpoints:
         note = f"for batches of {tuple(images.shape)}, {told}" if stages or not is_auto else ""
         return _Decision(stages, self._make_forwards(stages), note)
 
-    def _count(self, images: Tensor) -> int:
-        return len(images) if self._ranks.size == 1 else max(self._ranks.counts)
+    def _shape(self, images: Tensor) -> torch.Size:
+        """Of the largest share of any rank."""
+        own = images.shape
+        return own if self._ranks.size == 1 else torch.Size((max(self._ranks.counts), *own[1:]))
 
     def _is_plenty(self, images: Tensor) -> bool:
         """Whether memory is plenty for any network, or nobody knows how much there is."""
-        pixels = self._count(images) * images[0].numel() // (images.shape[1] if images.ndim > 2 else 1)
+        pixels = self._shape(images).numel() // (images.shape[1] if images.ndim > 2 else 1)
         budget = self._budget(images.device)
         return budget is None or pixels * images.element_size() * _MOST_VALUES <= budget
 
@@ -117,11 +119,13 @@ class Checkpoints:
         if budget is None:
             return (), ""
         stages = rehearsal.stages
-        needs = [rehearsal.peak(stages[:count], self._count(images)) for count in range(len(stages) + 1)]
+        needs = [rehearsal.peak(stages[:count], self._shape(images)[0]) for count in range(len(stages) + 1)]
         why = f", as all of it would need {_size(needs[0])} and can have {_size(budget)}"
-        for count, need in enumerate(needs):
-            if need <= budget:
-                return stages[:count], why
+        enough = next((count for count, need in enumerate(needs) if need <= budget), None)
+        # ranks may measure differently, and must do the same
+        most = self._ranks.most(len(needs) if enough is None else enough)
+        if most < len(needs):
+            return stages[:most], why
         warnings.warn(
             f"a batch of {len(images)} images needs about {_size(needs[-1])}, even if the network's stages "
             f"are computed a second time, and can have {_size(budget)}: give fewer images at once",
@@ -132,6 +136,8 @@ class Checkpoints:
 
     def _budget(self, device: torch.device) -> float | None:
         available = available_bytes(device)
+        if available is not None and device.type == "cpu":
+            available //= self._ranks.side_by_side
         return self._ranks.least(None if available is None else available * _SHARE)
 
     def _rehearsal(self, images: Tensor) -> Rehearsal | None:
