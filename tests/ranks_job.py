@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 from acclimate import Adapter
 from acclimate.errors import AcclimateError, InputError
 from acclimate.ranks import Ranks
-from networks import NORMALIZE, images, resnet
+from networks import CLASSES, NORMALIZE, images
 
 Found = dict[str, Tensor]
 
@@ -37,12 +37,31 @@ class OwnForward(nn.BatchNorm2d):
         return super().forward(x)
 
 
-def network(dtype: torch.dtype, kind: str = "resnet") -> nn.Module:
-    model: nn.Module = resnet()
+class WithSpare(nn.Module):
+    """A network with a layer that gets no gradient anywhere."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.unused = model, nn.BatchNorm2d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(x)
+        return logits
+
+
+def network(dtype: torch.dtype, kind: str = "plain", seed: int = 0) -> nn.Module:
+    """A few layers of each sort: every message between ranks takes its time."""
+    torch.manual_seed(seed)
+    model: nn.Module = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 8, 3, groups=8), nn.BatchNorm2d(8), nn.ReLU6(inplace=True),
+        nn.Conv2d(8, 12, 3, stride=2), nn.BatchNorm2d(12), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, CLASSES),
+    )  # fmt: skip
     if kind == "instance":
         model = nn.Sequential(nn.InstanceNorm2d(3, affine=True, track_running_stats=True), model)
     if kind == "unused":
-        model.unused = nn.BatchNorm2d(3)  # a layer that gets no gradient anywhere
+        model = WithSpare(model)
     if kind == "own forward":
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -61,7 +80,7 @@ def told(adapter: Adapter, logits: Tensor) -> Found:
 def fitted(
     method: str,
     dtype: torch.dtype = torch.float64,
-    kind: str = "resnet",
+    kind: str = "plain",
     steps: int = STEPS,
     **options: Any,
 ) -> Found:
@@ -71,13 +90,13 @@ def fitted(
     seen: list[tuple[Tensor, Tensor]] = []
     adapter.fit(data, steps // 5, batch_size=16, on_logits=lambda logits, index: seen.append((index, logits)))
     assert adapter.step == steps
-    online = torch.zeros(83, 5, dtype=dtype)
+    online = torch.zeros(83, CLASSES, dtype=dtype)
     for index, logits in seen[:5]:
         online[index] = logits
     return {**told(adapter, adapter.predict(data, batch_size=16)), "online": online}
 
 
-def online(method: str, dtype: torch.dtype = torch.float64, kind: str = "resnet", **options: Any) -> Found:
+def online(method: str, dtype: torch.dtype = torch.float64, kind: str = "plain", **options: Any) -> Found:
     """Calls with shares that are far from even."""
     adapter = Adapter(network(dtype, kind), method, normalize=NORMALIZE, **options)
     ranks = Ranks()
@@ -174,7 +193,7 @@ def refusals() -> dict[str, str]:
 
     attempts: dict[str, Callable[[], object]] = {
         "options": lambda: Adapter(model, "tent", seed=ranks.rank),
-        "weights": lambda: Adapter(resnet(seed=ranks.rank), "tent"),
+        "weights": lambda: Adapter(network(EXACT, seed=ranks.rank), "tent"),
         "data": lambda: ok.fit(images(40 + ranks.rank).double(), batch_size=8),
         "few images": lambda: ok.fit(images(1).double()),
         "sampler": sampled,
@@ -191,7 +210,7 @@ def refusals() -> dict[str, str]:
         except AcclimateError as error:
             said[name] = f"{type(error).__name__}: {error}"
     said["and goes on"] = str(ok(images(4).double()).shape)
-    said["alone"] = str(Adapter(resnet(seed=ranks.rank), "tent", ranks="alone")(images(4)).shape)
+    said["alone"] = str(Adapter(network(SINGLE, seed=ranks.rank), "tent", ranks="alone")(images(4)).shape)
     return said
 
 

@@ -219,7 +219,7 @@ def test_what_is_there_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> 
     assert "--resume goes on from it, --force replaces it" in refused()
     assert "other method, setting or hyperparameters (slr)" in refused("--resume", "--method", "tent")
     assert "other normalisation, classes or seed" in refused("--resume", "--seed", 9)
-    assert "other precision or memory" in refused("--resume", "--memory", "off")
+    assert "other precision, memory or ranks" in refused("--resume", "--memory", "off")
     other = tmp_path.parent / "other"
     other.mkdir()
     for number in range(3):

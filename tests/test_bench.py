@@ -169,18 +169,6 @@ def test_specs_are_read_and_refused(tmp_path: Path) -> None:
         read_spec(path)
 
 
-def test_two_workers_give_the_records_of_one(tmp_path: Path) -> None:
-    for workers in (1, 2):
-        outcome = run_grid(small_grid(), Path(), tmp_path / str(workers), workers=workers)
-        assert (outcome.done, outcome.failed) == (4, {})
-    one, other = (finished(tmp_path / str(workers)) for workers in (1, 2))
-    assert one.keys() == other.keys()
-    assert len(one) == 4
-    assert all(same(one[key], other[key]) for key in one)
-    key = next(iter(one))
-    assert not same(one[key], {**one[key], "result": {}})
-
-
 def test_finished_cells_are_kept_and_broken_ones_run_again(tmp_path: Path) -> None:
     cells = small_grid()[:3]
     run_grid(cells, Path(), tmp_path)
