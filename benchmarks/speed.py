@@ -222,6 +222,7 @@ def rows_of(part: str, jobs: dict[str, Job], found: dict[str, Found]) -> Iterato
         if measured.error is not None:
             yield {**row, "error": measured.error}
             continue
+        row["rounds"] = len(measured.seconds)
         row["seconds"], row["seconds_iqr"] = spread(measured.seconds)
         if measured.ratios:
             row["ratio"], row["ratio_iqr"] = spread(measured.ratios)
@@ -331,7 +332,6 @@ def main() -> None:
         "adapter": 'online calls with SGD and normalize, statistics="batch", for batches of one "blend"',
         "weights": f"random, seed {SEED}",
         "size": args.size,
-        "rounds": args.rounds,
         "warm_up": WARM_UP,
         **machine(),
     }

@@ -56,16 +56,19 @@ def steps(rows: list[Row]) -> str:
     found = _by_variant(rows)
     low = [name for name in found if name.endswith(" bf16")]
     full = [name for name in found if name not in ("plain", *low)]
-    cells = list(dict.fromkeys((row["network"], row["batch"]) for row in rows))
+    networks = list(dict.fromkeys(row["network"] for row in rows))
+    cells = sorted(
+        {(row["network"], row["batch"]) for row in rows}, key=lambda c: (networks.index(c[0]), c[1])
+    )
 
     def shown(variants: list[str]) -> str:
         lines = []
         for cell in cells:
             plain = found.get("plain", {}).get(cell, {})
             ratios = [_ratio(found[name].get(cell, {})) for name in variants]
-            lines.append([cell[0], str(cell[1]), _seconds(plain), *ratios])
+            lines.append([cell[0], str(cell[1]), str(plain.get("rounds", "")), _seconds(plain), *ratios])
         heads = [name.removesuffix(" bf16") for name in variants]
-        return table(["network", "batch", "plain s", *heads], lines)
+        return table(["network", "batch", "rounds", "plain s", *heads], lines)
 
     parts = [f"**fp32**\n\n{shown(full)}", f"**bf16** (the plain loop stays in fp32)\n\n{shown(low)}"]
     return "\n\n".join(parts if low else parts[:1])
