@@ -20,6 +20,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/audit.py
 
 bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/accuracy.py
@@ -54,10 +55,12 @@ clean:
 	rm -rf $(VENV) $(PEERS) build dist .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The constraints pin what is developed with; pyproject.toml says what is supported.
-$(READY): pyproject.toml constraints.txt
+# The constraints pin what is developed with, the requirements have the hashes of it; pyproject.toml says what is
+# supported. torch, whose right build depends on the machine, comes by the second line, and so does what it brings.
+$(READY): pyproject.toml constraints.txt requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --require-hashes --no-deps --only-binary :all: --requirement requirements-dev.txt
+	$(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 # What is compared with needs releases that acclimate does not, so it lives by itself.
