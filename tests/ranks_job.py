@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from acclimate import Adapter
-from acclimate.errors import AcclimateError, InputError
+from acclimate.errors import AcclimateError, AcclimateWarning, InputError
 from acclimate.ranks import Ranks
 from networks import CLASSES, NORMALIZE, images
 
@@ -71,6 +72,7 @@ def network(dtype: torch.dtype, kind: str = "plain", seed: int = 0) -> nn.Module
 
 def told(adapter: Adapter, logits: Tensor) -> Found:
     found = {name: tensor.detach().clone() for name, tensor in adapter._engine.changing().items()}
+    found["alarms"] = torch.tensor([-1.0, *(alarm.step for alarm in adapter.history.alarms)])
     found |= {"logits": logits, "p": adapter.class_distribution, "loss": torch.tensor(adapter.history.loss)}
     if adapter._engine.objective.labels is not None:
         found["labels"] = adapter._engine.objective.labels
@@ -94,6 +96,13 @@ def fitted(
     for index, logits in seen[:5]:
         online[index] = logits
     return {**told(adapter, adapter.predict(data, batch_size=16)), "online": online}
+
+
+def alarmed() -> Found:
+    """A learning rate that is far too high, which the guard takes back."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AcclimateWarning)
+        return fitted("slr", steps=FEW, lr=1.0)
 
 
 def online(method: str, dtype: torch.dtype = torch.float64, kind: str = "plain", **options: Any) -> Found:
@@ -142,6 +151,7 @@ CASES: dict[str, Callable[[], Found]] = {
     "fit again in backward": lambda: fitted("slr", memory="low", steps=FEW),
     "fit loaded": lambda: loaded(Path(os.environ["RANKS_FOLDER"]) / "half.safetensors"),
     "fit instance norms": lambda: fitted("tent+", kind="instance", steps=FEW),
+    "fit with alarms": lambda: alarmed(),
     "fit with a layer to spare": lambda: fitted("tent", kind="unused", steps=FEW, freeze="none"),
     "online tent": lambda: online("tent"),
     "online slr+it": lambda: online("slr+it"),

@@ -29,7 +29,7 @@ LAYERS = (
         "fast",
     ),
     ("methods", "options", "freeze", "statistics", "network", "batches"),
-    ("objectives", "optimization", "prepare"),
+    ("guard", "objectives", "optimization", "prepare"),
     ("export", "engine"),
     ("fitting",),
     ("adapter",),

@@ -100,6 +100,7 @@ class Adapter:
         precision: str = "fp32",
         memory: str = "auto",
         ranks: str = "together",
+        guard: bool = True,
         **overrides: Any,
     ) -> None:
         misplaced = sorted(overrides.keys() & _FIT_ONLY)
@@ -125,6 +126,7 @@ class Adapter:
             precision=precision,
             memory=memory,
             ranks=ranks,
+            guard=bool(guard),
         )
         self._external = objective
         with torch.inference_mode(False):
@@ -305,6 +307,7 @@ class Adapter:
         takes, pixels if ``normalize`` was given. It has all outputs, whatever ``classes`` says.
         """
         with torch.inference_mode(False):
+            self._engine.settle()
             return export_module(self._engine.network, self._engine.prepared)
 
     def save(self, path: str | os.PathLike[str], *, about: Mapping[str, str] | None = None) -> bool:

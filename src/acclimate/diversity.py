@@ -8,6 +8,7 @@ p_{t-1} carries no gradient. p_0 is the target. kappa = 0 is the batch-wise regu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -33,6 +34,7 @@ class ClassDistribution(nn.Module):
     target: Tensor
     confidence: Tensor | None = None
     """Of the last batch: the mean over its images of the highest confidence."""
+    _target_entropy: float | None = None
 
     def __init__(
         self,
@@ -73,6 +75,21 @@ class ClassDistribution(nn.Module):
         """Entropy of p_t in nats, a scalar; low where the predictions have collapsed."""
         parts: Tensor = torch.special.entr(self.p)
         return parts.sum()
+
+    def possible_entropy(self, images: int) -> float:
+        """The most that p_t can have after many batches of so many images, if these follow the target.
+
+        p_t weighs as many images as a mean over images * (1 + kappa) / (1 - kappa) of them.
+        """
+        if self._target_entropy is None:
+            vars(self)["_target_entropy"] = torch.special.entr(self.target).sum().item()
+        weighed = images * (1 + self.kappa) / (1 - self.kappa)
+        assert self._target_entropy is not None
+        return min(self._target_entropy, math.log(weighed))
+
+    def common_share(self, times: float = 5.0) -> Tensor:
+        """The largest share in p_t of a class that has so many times its share in the target, or 0."""
+        return torch.where(self.p > times * self.target, self.p, 0.0).amax()
 
     def restart(self) -> None:
         """Forget the history: p_t is the target again."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
 from acclimate.delta import digests
-from acclimate.errors import DivergenceError, ModelError, OptionError
+from acclimate.errors import AcclimateWarning, DivergenceError, ModelError, OptionError
 from acclimate.fast.checkpoints import Checkpoints
 from acclimate.fast.precision import LossScale, chosen_precision
 from acclimate.fast.recycling import keep_memory
+from acclimate.guard import Guard, Look
 from acclimate.images import checked_images
 from acclimate.input_transform import InputTransformation
 from acclimate.methods import Method
@@ -88,6 +90,8 @@ class Engine:
             again=self.prepared.statistics.repeating,
             ranks=self.ranks,
         )
+        own = [p for name, p in self.parameters.items() if name.startswith("model.")]
+        self.guard = Guard(own or self.parameters.values(), active=options.guard)
         self._digests: dict[str, str] | None = None
         self._snapshot = {name: tensor.detach().clone() for name, tensor in self.changing().items()}
         self.adapts = bool(self._snapshot)
@@ -135,32 +139,100 @@ class Engine:
         if torch.is_inference_mode_enabled():
             with torch.inference_mode(False):
                 return self.update(batch, position=position, total=total, epoch=epoch)
-        with torch.set_grad_enabled(self._optimizer is not None):
+        with torch.set_grad_enabled(self._learns):
             images = self.ranks.meet(lambda: self._checked(batch.images, batch.index))
-            undo = self._hold()
-            try:
-                with self._checkpoints(images), self.prepared.statistics.updating():
-                    logits = self.network.forward(images)  # which has no hooks
-                loss = self._loss(logits, batch.index)
-                if self._optimizer is not None:
-                    self._backward(loss)
-                    self.ranks.sum_gradients(self.parameters.values())
-                measured = self._measured(loss.detach())
-                usable = self._usable(measured[0], measured[3])
-            except BaseException:
-                undo()
-                raise
-            lr = learning_rate(self.method, position, total)
+            logits, look, usable = self._tried(images, batch.index)
+            lr = learning_rate(self.method, position, total) * self.guard.rate
             if self._optimizer is not None and usable:
+                if self.guard.active:
+                    self.guard.keep(self.step, self._copied)
+                    self.guard.unchecked = True
                 self._optimizer.param_groups[0]["lr"] = lr
                 self._optimizer.step()
         self.step += 1
-        self.history.loss.append(measured[0])
-        self.history.confidence.append(measured[1])
-        self.history.class_entropy.append(measured[2])
+        self.history.loss.append(look.loss)
+        self.history.confidence.append(look.confidence)
+        self.history.class_entropy.append(look.class_entropy)
         self.history.lr.append(lr)
         self.history.epoch.append(epoch)
         return logits.detach()
+
+    @property
+    def _learns(self) -> bool:
+        """Whether parameters move."""
+        return self._optimizer is not None and not self.guard.stopped
+
+    def _tried(self, images: Tensor, index: Tensor | None) -> tuple[Tensor, Look, bool]:
+        """Logits and gradients from a state that the guard has nothing against, and whether to take them."""
+        undo = self._hold()
+        try:
+            logits, look = self._looked(images, index)
+            if not self._is_odd(look):
+                return logits, look, self._usable(look) and self._learns
+        except BaseException:
+            undo()
+            raise
+        undo()
+        return self._tried_again(images, index, (logits, look))
+
+    def _tried_again(
+        self, images: Tensor, index: Tensor | None, seen: tuple[Tensor, Look]
+    ) -> tuple[Tensor, Look, bool]:
+        """The same images in an earlier state; if they are odd there too, they are to blame."""
+        held, told = self._copied(), len(self.guard.alarms)
+        state = self.guard.react(self.step)
+        if state is not None:
+            self._put_back(state)
+            torch.set_grad_enabled(self._learns)
+            undo = self._hold()
+            try:
+                logits, look = self._looked(images, index)
+                if not self._is_odd(look):
+                    self._warn(told)
+                    return logits, look, self._usable(look) and self._learns
+            except BaseException:
+                undo()
+                raise
+            undo()
+            if self.guard.blame_images(self.step):
+                self._put_back(held)
+            self._warn(told)
+        self._usable(seen[1])  # which raises, if these are no numbers
+        return (*seen, False)
+
+    def _is_odd(self, look: Look) -> bool:
+        """Whether the guard objects."""
+        if not self.guard.active or self.guard.stopped or self._overflows(look):
+            return False
+        return self.guard.finding(look) is not None
+
+    def _looked(self, images: Tensor, index: Tensor | None) -> tuple[Tensor, Look]:
+        """Forward, loss and backward, and what they show."""
+        with self._checkpoints(images), self.prepared.statistics.updating():
+            logits = self.network.forward(images)  # which has no hooks
+        loss = self._loss(logits, index)
+        if self._learns:
+            self._backward(loss)
+            self.ranks.sum_gradients(self.parameters.values())
+        return logits, self._measured(loss.detach(), logits.detach())
+
+    def settle(self) -> None:
+        """Look at the last update, which no step has looked at yet, before anybody uses what it made."""
+        if not self.guard.unchecked:
+            return
+        drift = self.guard.drift_of(torch.stack(self.guard.measures()).tolist())
+        if self.guard.finding(Look(drift)) is None:
+            return
+        told = len(self.guard.alarms)
+        state = self.guard.react(self.step)
+        assert state is not None  # no images were looked at
+        self._put_back(state)
+        self._warn(told)
+
+    def _warn(self, told: int) -> None:
+        """Of alarms that were not told yet."""
+        for alarm in self.guard.alarms[told:] if self.ranks.rank == 0 else ():
+            warnings.warn(f"the guard: {alarm.message}", AcclimateWarning, stacklevel=6)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -178,6 +250,7 @@ class Engine:
     def forward(self, images: Tensor) -> Tensor:
         """Logits that leave no trace."""
         with torch.inference_mode(False), torch.no_grad():
+            self.settle()
             met = self.ranks.meet(lambda: self._checked(images))
             with self.prepared.statistics.untouched():
                 logits: Tensor = self.network(met)
@@ -218,18 +291,14 @@ class Engine:
 
     def reset(self) -> None:
         """Back to the source model, bit for bit."""
-        with torch.inference_mode(False), torch.no_grad():
-            for name, tensor in self.changing().items():
-                tensor.copy_(self._snapshot[name])
-            if self.objective is not None:
-                self.objective.distribution.restart()
-                self.objective.labels = None
-        if self._optimizer is not None:
-            self._optimizer.state.clear()
-        self.prepared.statistics.restart()
+        with torch.inference_mode(False):
+            self._put_back({})
+        if self.objective is not None:
+            self.objective.labels = None
         self._scale = None if self._scale is None else LossScale()
         self.step = 0
-        self.history = History()
+        self.guard.restart()
+        self.history = History(alarms=self.guard.alarms)
 
     def changing(self) -> dict[str, Tensor]:
         """Every tensor of the network that adaptation can change."""
@@ -248,18 +317,45 @@ class Engine:
 
     def state(self) -> dict[str, Tensor]:
         """All that changed, and all that the next step depends on, as tensors."""
-        tensors = {f"network.{name}": tensor for name, tensor in self.changing().items()}
+        self.settle()
+        tensors = self._moving()
         if self.objective is not None:
             tensors |= {f"objective.{name}": value for name, value in self.objective.state_dict().items()}
-        if self._optimizer is not None:
-            state = optimizer_state(self._optimizer, self.parameters)
-            tensors |= {f"optimizer.{name}": value for name, value in state.items()}
-        for key, values in vars(self.history).items():
+        for key, values in self.history.per_step().items():
             tensors[f"history.{key}"] = torch.tensor(values, dtype=torch.float64)
         if self._scale is not None:
             tensors["scale"] = torch.tensor([self._scale.value, self._scale.since], dtype=torch.float64)
-        tensors["steps"] = torch.tensor([self.step, self.prepared.statistics.steps])
+        if self.guard.active:
+            tensors |= {f"guard.{name}": value for name, value in self.guard.state().items()}
+        return {**tensors, "steps": torch.tensor([self.step, self.prepared.statistics.steps])}
+
+    def _moving(self) -> dict[str, Tensor]:
+        """What adaptation has moved in the network, and what the optimiser knows of it."""
+        tensors = {f"network.{name}": tensor for name, tensor in self.changing().items()}
+        if self._optimizer is not None:
+            state = optimizer_state(self._optimizer, self.parameters)
+            tensors |= {f"optimizer.{name}": value for name, value in state.items()}
         return tensors
+
+    def _copied(self) -> dict[str, Tensor]:
+        """A state to go back to."""
+        assert self.objective is not None
+        state = {**self._moving(), "p": self.objective.distribution.p}
+        copies = {name: tensor.detach().clone() for name, tensor in state.items()}
+        return {**copies, "steps": torch.tensor(self.prepared.statistics.steps)}
+
+    def _put_back(self, state: dict[str, Tensor]) -> None:
+        """A state that was copied, or the source, if it is empty."""
+        with torch.no_grad():
+            for name, tensor in self.changing().items():
+                tensor.copy_(state.get(f"network.{name}", self._snapshot[name]))
+        if self._optimizer is not None:
+            restore_optimizer(self._optimizer, self.parameters, _under("optimizer.", state))
+        if self.objective is not None:
+            self.objective.distribution.restart()
+            self.objective.distribution.p = state.get("p", self.objective.distribution.p)
+        self.prepared.statistics.restart()
+        self.prepared.statistics.steps = int(state.get("steps", 0))
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
@@ -280,6 +376,10 @@ class Engine:
         if self._scale is not None:
             value, since = tensors["scale"].tolist()
             self._scale.value, self._scale.since = value, int(since)
+        self.guard.restore(
+            {name: value.to(_home(name, self.device)) for name, value in _under("guard.", tensors).items()}
+        )
+        self.history.alarms = self.guard.alarms
         self.step, self.prepared.statistics.steps = tensors["steps"].tolist()
 
     def _find_parameters(self) -> dict[str, nn.Parameter]:
@@ -325,7 +425,7 @@ class Engine:
         return logits
 
     def _loss(self, logits: Tensor, index: Tensor | None) -> Tensor:
-        if self._optimizer is not None and not logits.requires_grad:
+        if self._learns and not logits.requires_grad:
             raise ModelError("the network's logits carry no gradient: its forward must not run in no_grad")
         loss: Tensor = self._objective_for(logits)(logits, index)
         if loss.ndim != 0:
@@ -344,27 +444,50 @@ class Engine:
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self.parameters.values() if p.grad is not None]
 
-    def _measured(self, loss: Tensor) -> list[float]:
-        """Loss, mean confidence, class entropy and the norm of the gradient."""
+    def _measured(self, loss: Tensor, logits: Tensor) -> Look:
+        """What a step shows, by one transfer from the device."""
         assert self.objective is not None
         followed = self.objective.distribution
         assert followed.confidence is not None
-        gradients = self._gradients()
-        norms = torch._foreach_norm(gradients) if gradients else ()
-        values = [loss, followed.confidence, followed.entropy(), *norms]
-        # one transfer from the device for all of them
+        gradients = self._gradients() if self._learns else []
+        values = [loss, followed.confidence, followed.entropy()]
+        watched = self.guard.active and self._learns
+        way: list[Tensor] = []
+        if watched:
+            way = self.guard.measures()
+            lengths = torch.linalg.vector_norm(logits, dim=1)
+            values += [self.ranks.mean(lengths), followed.common_share()]
+        values += [*way, *(torch._foreach_norm(gradients) if gradients else ())]
         narrow = [value if value.dtype == torch.float32 else value.float() for value in values]
-        measured: list[float] = torch.stack(narrow).tolist()
-        return [*measured[:3], math.hypot(*measured[3:])]
+        loss_, confidence, entropy, *rest = torch.stack(narrow).tolist()
+        told = {"loss": loss_, "confidence": confidence, "class_entropy": entropy}
+        if not watched:
+            return Look(0.0, gradient_norm=math.hypot(*rest), **told)
+        logit_norm, share, *parts = rest
+        count = sum(self.ranks.counts) if self.ranks.size > 1 else len(logits)
+        return Look(
+            self.guard.drift_of(parts[: len(way)]),
+            gradient_norm=math.hypot(*parts[len(way) :]),
+            logit_norm=logit_norm,
+            top_share=share,
+            possible_entropy=followed.possible_entropy(count),
+            **told,
+        )
 
-    def _usable(self, loss: float, gradient_norm: float) -> bool:
+    def _overflows(self, look: Look) -> bool:
+        """Whether the gradient is too large for float16 only, so that a smaller loss scale helps."""
+        if self._scale is None or self._scale.value <= 1 or not math.isfinite(look.loss):
+            return False
+        return not math.isfinite(look.gradient_norm)
+
+    def _usable(self, look: Look) -> bool:
         """Whether the optimiser can take the gradient: always, but for overflows that a loss scale is for."""
-        finite = math.isfinite(loss) and math.isfinite(gradient_norm)
-        if self._scale is not None and math.isfinite(loss) and (finite or self._scale.value > 1):
+        finite = math.isfinite(look.loss) and math.isfinite(look.gradient_norm)
+        if self._scale is not None and (finite or self._overflows(look)):
             return self._scale.accept(overflow=not finite)
         if not finite:
             raise DivergenceError(
-                f"the loss is {loss} and the norm of its gradient {gradient_norm} at step "
+                f"the loss is {look.loss} and the norm of its gradient {look.gradient_norm} at step "
                 f"{self.step + 1}; nothing was changed by it. Lower lr, or check the network's outputs on "
                 "these images"
             )
@@ -381,6 +504,11 @@ class Engine:
                 self.objective.distribution.p = self.objective.distribution.target.clone() if p is None else p
 
         return undo
+
+
+def _home(name: str, device: torch.device) -> torch.device | str:
+    """Where a tensor of the guard lives: counters stay with Python, as torch has it for Adam's steps."""
+    return "cpu" if name == "document" or name.endswith(("steps", "/step")) else device
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

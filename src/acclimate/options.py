@@ -33,6 +33,7 @@ class Options:
     precision: str = "fp32"
     memory: str = "auto"
     ranks: str = "together"
+    guard: bool = True
 
     @property
     def tricks(self) -> frozenset[str]:

@@ -27,6 +27,7 @@ from acclimate.records import SCHEMA, Record, origin
 __all__ = [
     "SHOWN",
     "adaptation_record",
+    "alarms_of",
     "class_entropy",
     "curves",
     "picture",
@@ -60,7 +61,7 @@ def curves(adapter: Adapter, accuracy: Sequence[float] = ()) -> dict[str, Any]:
 
     Accuracies of single batches jump: each point is the mean since the one before.
     """
-    found = dataclasses.asdict(adapter.history)
+    found = adapter.history.per_step()
     length = len(found["loss"])
     every = max(1, -(-length // _STEPS_KEPT))
     at = sorted({*range(0, length, every), *([length - 1] if length else [])})
@@ -70,6 +71,13 @@ def curves(adapter: Adapter, accuracy: Sequence[float] = ()) -> dict[str, Any]:
         parts = [accuracy[start : i + 1] for start, i in zip(starts, at, strict=True)]
         kept["accuracy"] = [math.fsum(part) / len(part) for part in parts]
     return {"step": [i + 1 for i in at], **rounded(kept)}
+
+
+def alarms_of(adapter: Adapter) -> dict[str, Any]:
+    """What the guard said, where there is one."""
+    if not adapter.options.guard:
+        return {}
+    return {"alarms": [rounded(dataclasses.asdict(alarm)) for alarm in adapter.history.alarms]}
 
 
 def class_entropy(adapter: Adapter) -> float | None:
@@ -109,7 +117,7 @@ def spec_of(
         "adapting_values": sum(p.numel() for p in adapter._engine.parameters.values()),
         "protocol": list(protocol),
         "precision": precision_taken(adapter.options.precision, adapter._engine.device),
-        "guard": False,
+        "guard": adapter.options.guard,
         "threads": torch.get_num_threads(),
         **({} if ranks == 1 else {"ranks": ranks}),
     }
@@ -181,6 +189,7 @@ def adaptation_record(
             "after_epoch": {str(asked["epochs"]): {**after, "class_entropy": class_entropy(adapter)}},
             "changed": int(logits[0].argmax(1).ne(logits[1].argmax(1)).sum()),
             "steps": curves(adapter),
+            **alarms_of(adapter),
             "gallery": _gallery(adapter, images) if adapter.method.input_transform else [],
             "cautions": list(cautions),
             "left_out": dict(left_out or {}),

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-__all__ = ["AdaptationResult", "Batch", "History", "ModelInfo"]
+__all__ = ["AdaptationResult", "Alarm", "Batch", "History", "ModelInfo"]
 
 A = TypeVar("A")
 
@@ -38,6 +38,21 @@ class ModelInfo:
     origin: str = "the weights' metadata"
 
 
+@dataclass(frozen=True)
+class Alarm:
+    """What the guard saw, and what it did."""
+
+    step: int
+    """Steps that were made until then."""
+    signal: str
+    """What was out of bounds: a row of `acclimate.guard.SIGNALS`."""
+    value: float
+    limit: float
+    action: str
+    message: str
+    """All of it in a sentence."""
+
+
 @dataclass
 class History:
     """One entry per update step."""
@@ -50,6 +65,12 @@ class History:
     lr: list[float] = field(default_factory=list)
     epoch: list[int] = field(default_factory=list)
     """Epoch of the step, from 1; 0 for online steps."""
+    alarms: list[Alarm] = field(default_factory=list)
+    """Of the guard: not one per step, but as they came."""
+
+    def per_step(self) -> dict[str, list[float]]:
+        """What has one entry per step, by name."""
+        return {name: values for name, values in vars(self).items() if name != "alarms"}
 
 
 @dataclass(frozen=True)

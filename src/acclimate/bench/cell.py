@@ -37,6 +37,7 @@ from acclimate.normalization import fitted, normalization_of
 from acclimate.prepare import count_outputs
 from acclimate.recording import (
     SHOWN,
+    alarms_of,
     class_entropy,
     curves,
     picture,
@@ -148,6 +149,7 @@ def _adapter(cell: Cell, network: nn.Module, part: ImageSet) -> Adapter:
         "classes": part.classes,
         "seed": cell.seed,
         "device": cell.device,
+        "guard": False,  # as in the paper, unless a cell asks for it
         **cell.overrides,
     }
     if cell.method != ORACLE:
@@ -204,6 +206,7 @@ class _Run:
             "online": {**_told(online, None)},
             "after_epoch": self._after,
             "steps": curves(adapter, self._right),
+            **alarms_of(adapter),
         }
 
     def _keep(self, logits: Tensor, index: Tensor | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from acclimate.corruptions import known
-from acclimate.errors import OptionError
+from acclimate.errors import AcclimateError, OptionError, said, short, shown
 from acclimate.fast import chosen_tricks
 from acclimate.fast.precision import checked_precision
 from acclimate.methods import METHODS, chosen_setting, parse_method
@@ -24,7 +25,8 @@ from acclimate.options import Options, checked_memory
 
 __all__ = ["ORACLE", "Cell", "Data", "Network", "Spec", "Subset", "checked_cell", "read_spec"]
 
-_OF_ADAPTER = ("freeze", "statistics", "precision", "memory", "fast")  # and not of a `Method`
+_OF_ADAPTER = ("freeze", "statistics", "precision", "memory", "fast", "guard")  # and not of a `Method`
+_LONGEST, _MOST_VALUES, _MOST_CELLS = 1 << 20, 100_000, 1_000_000  # bytes, values and cells of a spec
 ORACLE = "oracle"
 """The method that is told the labels: an upper bound, not for practice."""
 Overrides = dict[str, Any]
@@ -64,6 +66,16 @@ class Data(_Frozen):
     """Only so many images, evenly spaced: class folders are sorted."""
     clean: str | None = None
     """Where the same images are without a corruption, for their similarity to it."""
+
+    @field_validator("path", "clean")
+    @classmethod
+    def _path_has_no_secrets(cls, value: str | None) -> str | None:
+        if value is not None and "://" in value and shown(value) != value:
+            raise ValueError(
+                f"{shown(value)} holds a password or a signature, which every record would repeat: give "
+                "the folder of the data by --data, or a login where fsspec looks for it"
+            )
+        return value
 
 
 class Subset(_Frozen):
@@ -188,22 +200,73 @@ class Spec(_Frozen):
 def read_spec(path: str | Path) -> Spec:
     """A spec from a YAML or JSON file."""
     try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise OptionError(f"{path} cannot be read as a spec: {error}") from error
+        found = _parsed(Path(path))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise OptionError(f"{path} cannot be read as a spec: {said(error)}") from error
     if not isinstance(found, dict):
         raise OptionError(
             f"{path} is no spec: expected networks, data and methods, got {type(found).__name__}"
         )
     try:
-        spec = Spec(**found)
+        spec = Spec.model_validate(found)
+        _check_size(spec)
         for cell in spec.cells():  # whatever is wrong with a cell is told now
             checked_overrides(cell)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise OptionError(f"{path}: {where}: {first['msg']}") from error
+        raise OptionError(f"{path}: {_first(error)}") from error
+    except AcclimateError as error:
+        raise OptionError(f"{path}: {short(error, 1000)}") from error
+    except (TypeError, ValueError, OverflowError) as error:  # an override that is nothing like it should be
+        raise OptionError(f"{path} holds what no option can be: {said(error)}") from error
     return spec
+
+
+def _parsed(path: Path) -> Any:
+    """What stands in a file, if that is of a size that somebody can have meant.
+
+    A few lines can stand for millions of values, each made of aliases of the one before.
+    """
+    with path.open("rb") as file:
+        content = file.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise ValueError(f"it has more than {_LONGEST:,} bytes")
+    loader = yaml.SafeLoader(content.decode("utf-8"))
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _values(node, {}) > _MOST_VALUES:
+            raise ValueError(f"its aliases stand for more than {_MOST_VALUES:,} values")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _values(node: yaml.Node, known: dict[int, float]) -> float:
+    """How many values a part of a file stands for, with what aliases stand for; endless, within itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        below = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = (part for entry in below for part in (entry if isinstance(entry, tuple) else (entry,)))
+        known[id(node)] = 1 + sum(_values(part, known) for part in parts)
+    return known[id(node)]
+
+
+def _check_size(spec: Spec) -> None:
+    choices = (
+        spec.networks, spec.data, spec.corruptions, spec.severities, spec.subsets, spec.methods,
+        spec.overrides, spec.settings, spec.seeds,
+    )  # fmt: skip
+    count = math.prod(map(len, choices))
+    if count > _MOST_CELLS:
+        raise OptionError(f"it has {count:,} cells, and at most {_MOST_CELLS:,} can be run: cut it in parts")
+
+
+def _first(error: ValidationError) -> str:
+    """What is wrong in the first place, and where."""
+    first = error.errors()[0]
+    where = ".".join(short(part, 40) for part in first["loc"])
+    return short(f"{where}: {first['msg']}", 1000)
 
 
 def checked_cell(found: dict[str, Any], origin: str) -> Cell:
@@ -211,8 +274,8 @@ def checked_cell(found: dict[str, Any], origin: str) -> Cell:
     try:
         return Cell(**found)
     except (ValidationError, TypeError) as error:
-        said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise OptionError(f"{origin} holds what is no cell of this acclimate: {said}") from error
+        reason = _first(error) if isinstance(error, ValidationError) else said(error)
+        raise OptionError(f"{origin} holds what is no cell of this acclimate: {reason}") from error
 
 
 def checked_overrides(cell: Cell) -> None:

@@ -31,7 +31,7 @@ class Live:
     def __call__(self, adapter: Adapter) -> None:
         if self._logged is None:
             self._logged = self._begin(adapter)
-        history = vars(adapter.history)
+        history = adapter.history.per_step()
         with uninterrupted():  # a step is logged whole, and once
             for i in range(self._logged, adapter.step):
                 self._sink.log({f"step/{name}": values[i] for name, values in history.items()}, i + 1)
