@@ -136,7 +136,7 @@ def test_archives_that_are_not_what_they_should_be(published: Path, tmp_path: Pa
         with pytest.raises(InputError, match=r"weather.tar does not hold snow"):
             fetch("some", tmp_path, datasets=described(server.url, published / "weather.tar", "snow"))
         (published / "weather.tar").write_bytes(b"nothing")
-        with pytest.raises(InputError, match=r"weather.tar cannot be unpacked"):
+        with pytest.raises(InputError, match=r"weather.tar cannot be read as a tar file"):
             fetch("some", tmp_path / "b", datasets=described(server.url, published / "weather.tar", "fog"))
         with tarfile.open(published / "evil.tar", "w") as file:
             file.add(published / "a.bin", "../outside.bin")

@@ -18,13 +18,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from acclimate.errors import DeltaError, OutputError, listed
+from acclimate.errors import DeltaError, OutputError, listed, said, short
 from acclimate.files import whole_file
 
 __all__ = ["check_source", "digests", "read_delta", "write_delta"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _KEY: Final = "acclimate"
+_SUM: Final = "checksum"
+_PARTS: Final[dict[str, type | tuple[type, ...]]] = {
+    "method": dict, "options": dict, "source": dict, "about": dict, "fit": (dict, type(None)), "calls": int,
+}  # fmt: skip
 
 
 def write_delta(
@@ -33,7 +37,8 @@ def write_delta(
     """Write a delta as a whole or not at all."""
     target = Path(path)
     contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    payload = save(contents, metadata={_KEY: json.dumps({"format": FORMAT, **document})})
+    text = json.dumps({**document, "format": FORMAT})
+    payload = save(contents, metadata={_KEY: text, _SUM: _checksum(contents, text)})
     try:
         with whole_file(target) as part:
             part.write_bytes(payload)
@@ -49,19 +54,46 @@ def read_delta(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         document = json.loads(metadata[_KEY])
         version = document["format"]
+        whole = version != FORMAT or metadata.get(_SUM) == _checksum(tensors, metadata[_KEY])
     except FileNotFoundError:
         raise DeltaError(f"there is no file {os.fspath(path)}") from None
     except OSError as error:
         raise DeltaError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
     except SafetensorError as error:
-        raise DeltaError(f"{os.fspath(path)} is not a whole safetensors file ({error})") from error
-    except (KeyError, TypeError, ValueError) as error:
+        raise DeltaError(f"{os.fspath(path)} is not a whole safetensors file ({said(error)})") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise DeltaError(
             f"{os.fspath(path)} is a safetensors file but not a delta that Adapter.save wrote"
         ) from error
     if version != FORMAT:
-        raise DeltaError(f"{os.fspath(path)} has format {version}; this acclimate reads format {FORMAT}")
+        raise DeltaError(
+            f"{os.fspath(path)} has format {short(version)}; this acclimate reads format {FORMAT}"
+        )
+    if not whole:
+        raise DeltaError(
+            f"{os.fspath(path)} is damaged: what it holds is not what was saved. Take a copy, or adapt again"
+        )
+    _check_parts(os.fspath(path), document)
     return tensors, document
+
+
+def _checksum(tensors: Mapping[str, Tensor], document: str) -> str:
+    """Of all that a delta holds: where a disk forgets a bit, there is an error, not another network."""
+    digest = hashlib.sha256(document.encode(errors="surrogateescape"))
+    for name, own in digests(tensors).items():
+        digest.update(f"{name} {own} ".encode())
+    return digest.hexdigest()
+
+
+def _check_parts(path: str, document: Mapping[str, Any]) -> None:
+    """Who wrote a file on purpose can give any value to any name: those that are looked into have a type."""
+    for name, kind in _PARTS.items():
+        if name in document and not isinstance(document[name], kind):
+            found = type(document[name]).__name__
+            raise DeltaError(f"{path} lacks what this acclimate needs: {name} is a {found}")
+    digest = document.get("source", {}).values()
+    if not all(isinstance(value, str) for value in digest):
+        raise DeltaError(f"{path} lacks what this acclimate needs: source holds no digests")
 
 
 def digests(state: Mapping[str, Any]) -> dict[str, str]:

@@ -31,6 +31,8 @@ __all__ = [
     "OutputError",
     "WorkerError",
     "listed",
+    "said",
+    "short",
     "shown",
     "unknown",
 ]
@@ -89,8 +91,27 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     near = [known for known in names if len(word) > 2 and known.startswith(word)][:3]
     near = near or difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     if near:
-        return f"unknown {kind} {name!r}: did you mean {listed(near)}?"
-    return f"unknown {kind} {name!r}: known are {listed(sorted(names))}"
+        return f"unknown {kind} {short(repr(name))}: did you mean {listed(near)}?"
+    return f"unknown {kind} {short(repr(name))}: known are {listed(sorted(names))}"
+
+
+def said(error: BaseException) -> str:
+    """What another library says of a failure, as one line that can be part of a sentence.
+
+    >>> said(ValueError("expected a brace\\n  at line 3"))
+    'expected a brace at line 3'
+    """
+    return short(" ".join(str(error).split()) or type(error).__name__)
+
+
+def short(text: object, most: int = 200) -> str:
+    """The beginning of a text that came from a file: nobody knows how long it is.
+
+    >>> short("a" * 9, most=3)
+    'aaa …'
+    """
+    whole = str(text)
+    return whole if len(whole) <= most else f"{whole[:most]} …"
 
 
 def shown(place: object) -> str:
@@ -109,7 +130,7 @@ def listed(names: Iterable[object], limit: int = 20) -> str:
     >>> listed(["a", "b", "c"], limit=2)
     "'a', 'b' and 1 more"
     """
-    shown = [repr(name) for name in names]
+    shown = [short(repr(name)) for name in names]
     if len(shown) <= limit:
         return ", ".join(shown)
     return f"{', '.join(shown[:limit])} and {len(shown) - limit} more"

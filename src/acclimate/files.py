@@ -10,7 +10,9 @@ from pathlib import Path
 
 from acclimate.errors import OptionError, OutputError
 
-__all__ = ["check_writable", "whole_file"]
+__all__ = ["check_writable", "room_for", "whole_file"]
+
+_ROOM, _GROWTH = 64 << 20, 100
 
 
 def check_writable(*paths: Path | None) -> None:
@@ -24,6 +26,15 @@ def check_writable(*paths: Path | None) -> None:
             tempfile.TemporaryFile(dir=path.parent).close()
         except OSError as error:
             raise OptionError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def room_for(packed: int) -> int:
+    """How many bytes a packed file may become: records and images shrink to no hundredth, bombs to less.
+
+    >>> room_for(1000) // 2**20, room_for(2**30) // 2**30
+    (64, 100)
+    """
+    return max(_ROOM, _GROWTH * packed)
 
 
 @contextlib.contextmanager

@@ -64,8 +64,8 @@ class Folder:
             raise OptionError(f"{self.path} cannot be made: {error.strerror or error}") from error
 
     def names(self, suffix: str) -> list[str]:
-        found = (path.name for path in self.path.glob(f"*{suffix}"))
-        return sorted(name for name in found if not name.startswith("."))
+        found = [path for path in self.path.glob(f"*{suffix}") if not path.name.startswith(".")]
+        return sorted(path.name for path in found if path.is_file())  # who opens a pipe waits for ever
 
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()

@@ -6,9 +6,11 @@ They lie in a folder of this machine or behind an address: see `acclimate.places
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import platform
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import version
@@ -17,8 +19,8 @@ from typing import Any
 
 import torch
 
-from acclimate.errors import InputError, shown
-from acclimate.files import whole_file
+from acclimate.errors import InputError, said, short, shown
+from acclimate.files import room_for, whole_file
 from acclimate.places import Place, is_address, open_place
 
 __all__ = [
@@ -40,7 +42,9 @@ Record = dict[str, Any]
 """``schema``, ``cell`` (what was asked for), ``spec`` (what that turned out to be), ``result`` or ``error``,
 ``cost`` and ``origin``."""
 _SUFFIX = ".json"
-_REQUIRED = {"schema", "cell", "cost", "origin"}
+_REQUIRED, _OPTIONAL = {"schema", "cell", "cost", "origin"}, {"spec", "result", "error"}
+_LONGEST, _MOST = 16 << 20, 1_000_000  # bytes of a record in a packed file, and records of any file
+_UNREADABLE = (OSError, EOFError, ValueError, RecursionError, MemoryError, zlib.error)
 
 
 def record_name(key: str) -> str:
@@ -69,8 +73,8 @@ def finished(place: str | Path) -> dict[str, Record]:
     records = open_place(place)
     for name in records.names(_SUFFIX):
         try:
-            record = _checked(json.loads(records.read(name)), name)
-        except (OSError, ValueError, InputError):
+            record = _checked(_parsed(records.read(name)), name)
+        except _UNREADABLE:
             continue
         if "result" in record:
             found[name.removesuffix(_SUFFIX)] = record
@@ -95,8 +99,11 @@ def read_records(
 
 def read_cells(path: str | Path) -> list[dict[str, Any]]:
     """What the records of a folder or file were asked for; a file may hold that alone, as a report's does."""
-    found = [line.get("cell") for line, _, _ in _lines(path) if isinstance(line, dict)]
-    cells = [cell for cell in found if isinstance(cell, dict)]
+    cells = []
+    for line, file, number in _lines(path):
+        if not isinstance(line, dict) or not isinstance(line.get("cell"), dict):
+            raise InputError(f"{file}, line {number}: expected a cell, or a record with its cell")
+        cells.append(line["cell"])
     if not cells:
         raise InputError(
             f"no cells in {shown(path)}: expected records of `acclimate bench`, or a report's cells"
@@ -123,11 +130,32 @@ def _lines(path: str | Path) -> Iterator[tuple[Any, str, int]]:
         file = f"{place}/{name}"
         try:
             content = place.read(name)
-            lines = (gzip.decompress(content) if name.endswith(".gz") else content).decode().splitlines()
+            lines = _unpacked(content) if name.endswith(".gz") else io.BytesIO(content)
             for number, line in enumerate(lines, start=1):
-                yield json.loads(line), file, number
-        except (OSError, EOFError, ValueError) as error:
-            raise InputError(f"{file} is no record of acclimate: {error}") from error
+                if number > _MOST:
+                    raise InputError(f"it has more than {_MOST:,} lines")
+                yield _parsed(line), file, number
+        except _UNREADABLE as error:
+            raise InputError(f"{file} is no record of acclimate: {said(error)}") from error
+
+
+def _unpacked(content: bytes) -> Iterator[bytes]:
+    """The lines of a packed file, one at a time: nobody knows how many there are before they are there."""
+    there, room = 0, room_for(len(content))
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        while line := file.readline(_LONGEST + 1):
+            there += len(line)
+            if len(line) > _LONGEST or there > room:
+                raise InputError(f"expected records, got more than {min(there, room):,} bytes of something")
+            yield line
+
+
+def _parsed(line: bytes) -> Any:
+    return json.loads(line, parse_constant=_no_number)
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
 
 
 def _files(path: str | Path) -> tuple[Place, list[str]]:
@@ -148,7 +176,11 @@ def _checked(record: Any, file: str, line: int = 1) -> Record:
     if not isinstance(record, dict) or not record.keys() >= _REQUIRED:
         raise InputError(f"{file}, line {line}: no record of acclimate")
     if record["schema"] != SCHEMA:
-        raise InputError(f"{file}, line {line}: schema {record['schema']}, but this acclimate knows {SCHEMA}")
+        found = short(record["schema"])
+        raise InputError(f"{file}, line {line}: schema {found}, but this acclimate knows {SCHEMA}")
+    for part in (_REQUIRED | _OPTIONAL) & record.keys() - {"schema"}:
+        if not isinstance(record[part], dict):
+            raise InputError(f"{file}, line {line}: expected names and values as {part!r} of a record")
     return record
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from acclimate.data import ImageSet
 from acclimate.delta import digests
-from acclimate.errors import InputError, OptionError
+from acclimate.errors import InputError, OptionError, said
 from acclimate.files import check_writable, whole_file
 from acclimate.interrupts import uninterrupted
 from acclimate.models.heads import head_name
@@ -205,8 +205,9 @@ class _Run:
             momentum = self.optimizer.state[parameter].get("momentum_buffer")
             if momentum is not None:
                 tensors[f"momentum.{number}"] = momentum
-        document = json.dumps({**self._about(), "step": self.step})
         contents = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+        checksum = _checksum(contents, self.step)
+        document = json.dumps({**self._about(), "step": self.step, "checksum": checksum})
         with whole_file(path) as part:
             part.write_bytes(save(contents, metadata={_META: document}))
 
@@ -214,10 +215,14 @@ class _Run:
         """Go on from what was kept; an error if it was another training."""
         try:
             with safe_open(path, framework="pt") as file:
-                document = json.loads((file.metadata() or {})[_META])
+                document = dict(json.loads((file.metadata() or {})[_META]))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        except (SafetensorError, KeyError, ValueError) as error:
-            raise InputError(f"{path} is damaged, or not what a training kept: {error}") from error
+                step = int(document.pop("step"))
+            whole = document.pop("checksum") == _checksum(tensors, step)
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"{path} is damaged, or not what a training kept: {said(error)}") from error
+        if not whole:
+            raise InputError(f"{path} is damaged: what it holds is not what was kept. Train again without it")
         differs = [key for key, value in self._about().items() if document.get(key) != value]
         if differs:
             what = {
@@ -227,15 +232,23 @@ class _Run:
                 "begun_with": "other weights or another bottleneck",
             }[differs[0]]
             raise OptionError(f"{path} is of a training with {what}: give the same command")
-        self.model.load_state_dict(
-            {name.removeprefix("model."): v for name, v in tensors.items() if name.startswith("model.")}
-        )
+        state = {name.removeprefix("model."): v for name, v in tensors.items() if name.startswith("model.")}
+        try:
+            self.model.load_state_dict(state)
+        except RuntimeError as error:
+            raise InputError(f"{path} is not what this training kept: {said(error)}") from error
         for number, parameter in enumerate(self._parameters()):
             if f"momentum.{number}" in tensors:
                 self.optimizer.state[parameter]["momentum_buffer"] = tensors[f"momentum.{number}"].to(
                     self._device
                 )
-        self.step = int(document["step"])
+        self.step = step
 
     def _parameters(self) -> list[nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+
+def _checksum(tensors: Mapping[str, Tensor], step: int) -> str:
+    """Of what a training keeps: damage must not become other weights."""
+    found = json.dumps([digests(tensors), step], sort_keys=True)
+    return hashlib.sha256(found.encode()).hexdigest()[:16]

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from acclimate.bench.spec import Cell
 from acclimate.corruptions import CORRUPTIONS
 from acclimate.data.download import download
-from acclimate.errors import FetchError, InputError, shown
+from acclimate.errors import FetchError, InputError, short, shown
 from acclimate.places import is_address
 
 __all__ = ["local_root"]
@@ -70,7 +70,17 @@ def _names(address: str, part: str) -> list[str]:
         raise FetchError(f"{shown(address)} cannot be listed: {said}") from error
     if not found:
         raise InputError(f"there is nothing at {shown(address)}/{part}, or nobody who tells what is there")
-    return [str(path)[len(top) :].lstrip("/") for path in found]
+    return [_below(str(path), top, address) for path in found]
+
+
+def _below(path: str, top: str, address: str) -> str:
+    """The name of a file within an address; one that would be written elsewhere is refused."""
+    name = path.removeprefix(top).lstrip("/")
+    if not path.startswith(f"{top}/") or ".." in PurePosixPath(name).parts:
+        raise InputError(
+            f"{shown(address)} names {short(path)!r}, which does not lie below it: it is not fetched"
+        )
+    return name
 
 
 def _wanted(names: Iterable[str], cell: Cell) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -218,7 +219,7 @@ def _checked_ranks(word: str) -> str:
 
 
 def _distinct(names: list[str], path: Path) -> list[str]:
-    double = {name for name in names if names.count(name) > 1}
+    double = [name for name, count in Counter(names).items() if count > 1]
     if double:
         raise OptionError(f"{path} names {listed(sorted(double), 3)} more than once")
     return names

@@ -24,7 +24,15 @@ from rich.progress import (
 )
 
 from acclimate.corruptions import CORRUPTIONS, NAMES, VALIDATION_NAMES, known
-from acclimate.errors import AcclimateError, AcclimateWarning, OptionError, OutputError, WorkerError, listed
+from acclimate.errors import (
+    AcclimateError,
+    AcclimateWarning,
+    OptionError,
+    OutputError,
+    WorkerError,
+    listed,
+    said,
+)
 from acclimate.files import check_writable, whole_file
 from acclimate.interrupts import Ended
 
@@ -78,7 +86,7 @@ def lines_of(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"{path} cannot be read: {error}") from error
+        raise OptionError(f"{path} cannot be read: {said(error)}") from error
 
 
 def format_name(word: str) -> str:

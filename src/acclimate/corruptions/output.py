@@ -19,7 +19,7 @@ import numpy as np
 
 from acclimate.corruptions import CORRUPTIONS
 from acclimate.corruptions.arrays import Bytes
-from acclimate.errors import OptionError, OutputError, listed
+from acclimate.errors import OptionError, OutputError, listed, short
 
 try:
     import fcntl
@@ -136,7 +136,7 @@ def _settings_of(folder: Path) -> dict[str, Any]:
         return {}
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         settings = None
     if not isinstance(settings, dict):
         raise OptionError(f"{path} is damaged: delete it, or choose another folder")
@@ -154,7 +154,7 @@ def _check_settings(
     if not differing:
         return
     key = differing[0]
-    made = f"{folder} was made with {key} {before[key]}, not {settings[key]}"
+    made = f"{folder} was made with {key} {short(before[key])}, not {settings[key]}"
     made = {"images": f"{folder} was made of other images"}.get(key, made)
     # where frost comes from matters to frost alone
     mattering = [r for r in _results_in(folder) if differing != ["frost"] or r.startswith("frost")]

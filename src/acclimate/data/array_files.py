@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from acclimate.errors import InputError, listed
+from acclimate.errors import InputError, listed, said
+from acclimate.files import room_for
 
 __all__ = ["open_array_file"]
 
@@ -66,6 +67,8 @@ def _npy(path: Path) -> tuple[Any, Any]:
 
 
 def _npz(path: Path) -> tuple[Any, Any]:
+    with _readable(path):
+        _check_sizes(path)
     with _readable(path), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         images = next((name for name in _IMAGES if name in archive.files), None)
         if images is None:
@@ -75,11 +78,32 @@ def _npz(path: Path) -> tuple[Any, Any]:
         return archive[images], archive[labels] if labels else None
 
 
+def _check_sizes(path: Path) -> None:
+    """Nothing is unpacked that would fill the memory: neither by its size nor by the array it announces."""
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if entry.file_size > room_for(entry.compress_size):
+                size = f"{entry.compress_size:,} bytes would become {entry.file_size:,}"
+                raise ValueError(f"{entry.filename}: {size}; if it is meant to be so, save it unpacked")
+            if entry.filename.endswith(".npy"):
+                with archive.open(entry) as file:
+                    if _announced(file) > entry.file_size:
+                        raise ValueError(f"{entry.filename} announces an array that is larger than it")
+
+
+def _announced(file: IO[bytes]) -> int:
+    """Bytes of the array whose header begins a file."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return math.prod(shape) * dtype.itemsize
+
+
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except InputError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} cannot be read as an array: {error}") from error
+    except Exception as error:  # numpy and zipfile raise whatever they meet, from a TokenError to no memory
+        raise InputError(f"{path} cannot be read as an array: {said(error)}") from error

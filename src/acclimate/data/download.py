@@ -14,12 +14,13 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
 
-from acclimate.errors import FetchError, shown
+from acclimate.errors import FetchError, said, shown
 
 __all__ = ["cached", "download"]
 
 Progress = Callable[[int, int | None], None]
 _BLOCK = 1 << 20
+_LONGEST_NAME = 100
 _TRIES = 5
 _TIMEOUT = 30.0
 _PAUSE = 0.5  # seconds before the first further try; doubled each time
@@ -69,10 +70,20 @@ def cached(url: str, folder: Path | None = None, **options: Any) -> Path:
     """A local copy of what is at an address; made anew if that is newer or of another size."""
     folder = folder or Path.home() / ".cache" / "acclimate"
     name = hashlib.sha256(url.encode()).hexdigest()[:16]
-    target = folder / name / url.rstrip("/").rpartition("/")[2]
+    target = folder / name / _file_name(url)
     if target.exists() and _has_changed(url, target):
         target.unlink()
     return download(url, target, **options)
+
+
+def _file_name(url: str) -> str:
+    """The end of an address, where that can be a name: neither a folder nor longer than names can be.
+
+    >>> _file_name("https://host/a.tar"), _file_name("https://host/..")
+    ('a.tar', 'file')
+    """
+    name = url.rstrip("/").rpartition("/")[2]
+    return "file" if name in ("", ".", "..") else name[-_LONGEST_NAME:]
 
 
 def _has_changed(url: str, copy: Path) -> bool:
@@ -85,8 +96,11 @@ def _has_changed(url: str, copy: Path) -> bool:
     except (OSError, HTTPException):
         return False
     about = copy.stat()
-    newer = changed is not None and parsedate_to_datetime(changed).timestamp() > about.st_mtime
-    return newer or (length is not None and int(length) != about.st_size)
+    try:
+        newer = changed is not None and parsedate_to_datetime(changed).timestamp() > about.st_mtime
+        return newer or (length is not None and int(length) != about.st_size)
+    except (ValueError, TypeError, OverflowError):  # neither a date nor a number
+        return False
 
 
 def _append(url: str, part: Path, progress: Progress) -> None:
@@ -117,7 +131,7 @@ def _opened(url: str, start: int, tag: Path) -> Iterator[tuple[IO[bytes], int, i
         if start and not url.startswith("file"):
             headers["Range"] = f"bytes={start}-"
             if tag.exists():
-                headers["If-Range"] = tag.read_text()
+                headers["If-Range"] = "".join(filter(str.isprintable, tag.read_text(errors="replace")))
         request = urllib.request.Request(url, headers=headers)
         try:
             answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
@@ -133,8 +147,8 @@ def _opened(url: str, start: int, tag: Path) -> Iterator[tuple[IO[bytes], int, i
             version = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
             if version is not None and not version.startswith("W/"):
                 tag.write_text(version)
-            length = answer.headers.get("Content-Length")
-            yield answer, begun, None if length is None else begun + int(length)
+            length = answer.headers.get("Content-Length", "")
+            yield answer, begun, begun + int(length) if length.isdecimal() else None
         return
     with _by_fsspec(url) as stream:
         stream.seek(start)
@@ -161,7 +175,7 @@ def _final(error: Exception) -> bool:
 
 def _told(url: str, target: Path, part: Path, error: Exception) -> str:
     kept = f" ({part.stat().st_size:,} bytes are in {part}; the same call goes on)" if part.exists() else ""
-    return f"{shown(url)} cannot be fetched: {error}{kept}. Fetch it elsewhere and put it at {target}"
+    return f"{shown(url)} cannot be fetched: {said(error)}{kept}. Fetch it elsewhere and put it at {target}"
 
 
 def _md5(path: Path) -> str:

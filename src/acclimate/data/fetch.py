@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from acclimate.data.download import download
+from acclimate.data.tars import members_of, opened_tar
 from acclimate.errors import FetchError, InputError, OptionError, unknown
 
 __all__ = ["DATASETS", "Archive", "Published", "fetch"]
@@ -106,11 +106,14 @@ def _unpack(path: Path, root: Path, archive: Archive) -> None:
     beside = root / f".{archive.name}.unpacked"
     shutil.rmtree(beside, ignore_errors=True)
     try:
-        with tarfile.open(path) as file:
-            file.extractall(beside, filter="data")
-    except tarfile.TarError as error:
-        raise InputError(f"{path} cannot be unpacked ({error}): remove it, and fetch it again") from error
+        with opened_tar(path) as file:
+            beside.mkdir()
+            file.extractall(beside, members_of(file, path), filter="data")
+    except InputError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise InputError(f"{error}: remove it, and fetch it again") from error
     except OSError as error:
+        shutil.rmtree(beside, ignore_errors=True)
         raise FetchError(f"{path} cannot be unpacked to {root}: {error.strerror or error}") from error
     missing = [part for part in archive.holds if not (beside / part).exists()]
     if missing:

@@ -11,11 +11,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from acclimate.errors import InputError
+from acclimate.errors import InputError, said
 
 __all__ = ["SUFFIXES", "Bytes", "Crop", "decode_image", "eight_bits", "files_below", "read_image"]
 
 Bytes = npt.NDArray[np.uint8]
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""By content, whatever a file is called. Pillow knows others: one of them is a program that it would run."""
+_MOST_PIXELS = 1 << 27
+"""Of an image made larger for a crop: a line of pixels would become a billion of them."""
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
@@ -42,6 +46,8 @@ class Crop:
         if min(width, height) != target:
             shorter = min(width, height)
             width, height = (target * side // shorter for side in (width, height))  # as torchvision rounds
+            if width * height > _MOST_PIXELS:
+                raise ValueError(f"of {image.width} by {image.height} pixels no square can be cut")
             image = image.resize((width, height), how)
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
         return image.crop((left, top, left + self.size, top + self.size))
@@ -63,13 +69,13 @@ def decode_image(content: bytes, name: str, crop: Crop | int | None) -> Bytes:
     (Pillow itself cuts 16-bit RGB).
     """
     try:
-        with Image.open(io.BytesIO(content)) as found:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as found:
             image = eight_bits(found)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        reason = str(error).partition(" <_io.BytesIO")[0]
+        if crop is not None:
+            image = (Crop(crop) if isinstance(crop, int) else crop)(image)
+    except Exception as error:  # Pillow's decoders raise whatever they meet: struct's, zlib's, an IndexError
+        reason = said(error).partition(" <_io.BytesIO")[0]
         raise InputError(f"{name} cannot be read as an image: {reason}") from error
-    if crop is not None:
-        image = (Crop(crop) if isinstance(crop, int) else crop)(image)
     return np.asarray(image)
 
 
@@ -104,7 +110,7 @@ def files_below(folder: Path) -> list[str]:
                     continue
                 if entry.is_dir():
                     look(entry.path, f"{prefix}{entry.name}/")
-                else:
+                elif entry.is_file() or entry.is_symlink():  # who opens a pipe waits for ever
                     found.append(prefix + entry.name)
 
     try:

@@ -19,9 +19,12 @@ from acclimate.data.download import cached
 from acclimate.data.image_set import ImageSet
 from acclimate.data.pictures import SUFFIXES, Bytes, Crop, decode_image
 from acclimate.data.request import Request
-from acclimate.errors import InputError
+from acclimate.data.tars import members_of, opened_tar
+from acclimate.errors import InputError, said, short
 
 __all__ = ["are_shards", "open_shards"]
+
+_MOST_CLASSES = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class ShardReader:
         with open(sample.shard, "rb") as file:
             file.seek(sample.offset)
             content = file.read(sample.size)
-        return decode_image(content, f"{sample.name} of {sample.shard}", self.crop)
+        return decode_image(content, f"{short(sample.name)} of {sample.shard}", self.crop)
 
 
 def are_shards(path: str) -> bool:
@@ -61,7 +64,7 @@ def open_shards(request: Request) -> ImageSet:
     seen: set[str] = set()
     for sample in samples:
         if sample.name in seen:
-            raise InputError(f"{sample.shard} holds {sample.name}, which was there before")
+            raise InputError(f"{sample.shard} holds {short(sample.name)}, which was there before")
         seen.add(sample.name)
     labels = [sample.label for sample in samples]
     known = [label for label in labels if label is not None]
@@ -69,7 +72,7 @@ def open_shards(request: Request) -> ImageSet:
         known = []
     if known and len(known) < len(labels):
         lacking = samples[labels.index(None)]
-        raise InputError(f"{lacking.name} of {lacking.shard} has no label, but others have")
+        raise InputError(f"{short(lacking.name)} of {lacking.shard} has no label, but others have")
     names = [sample.name for sample in samples]
     own = torch.tensor(known) if known else None
     return ImageSet(ShardReader(samples, request.crop), names, "shards", own)
@@ -121,25 +124,24 @@ def _samples(shard: Path) -> Iterator[_Sample]:
     """The images of a shard, each with the label that has its key."""
     images: dict[str, tarfile.TarInfo] = {}
     labels: dict[str, int] = {}
-    try:
-        with tarfile.open(shard, "r:") as file:
-            for member in file:
-                folder, _, base = member.name.rpartition("/")
-                stem, dot, suffix = base.partition(".")
-                key = f"{folder}/{stem}" if folder else stem
-                if not member.isfile():
-                    continue
-                if f"{dot}{suffix}".lower() in SUFFIXES:
-                    if key in images:
-                        raise InputError(f"{shard} holds {key} twice: {images[key].name} and {member.name}")
-                    images[key] = member
-                elif suffix in ("cls", "json"):
-                    found = _label(key, suffix, file.extractfile(member), shard)
-                    if labels.get(key, found.get(key)) != found.get(key, labels.get(key)):
-                        raise InputError(f"{key} of {shard} has two labels, {labels[key]} and {found[key]}")
-                    labels |= found
-    except tarfile.TarError as error:
-        raise InputError(f"{shard} cannot be read as a tar file: {error}") from error
+    with opened_tar(shard) as file:
+        for member in members_of(file, shard):
+            folder, _, base = member.name.rpartition("/")
+            stem, dot, suffix = base.partition(".")
+            key = f"{folder}/{stem}" if folder else stem
+            if not member.isfile():
+                continue
+            if f"{dot}{suffix}".lower() in SUFFIXES:
+                if key in images:
+                    both = f"{short(images[key].name)} and {short(member.name)}"
+                    raise InputError(f"{shard} holds {short(key)} twice: {both}")
+                images[key] = member
+            elif suffix in ("cls", "json"):
+                found = _label(key, suffix, file.extractfile(member), shard)
+                if labels.get(key, found.get(key)) != found.get(key, labels.get(key)):
+                    both = f"{labels[key]} and {found[key]}"
+                    raise InputError(f"{short(key)} of {shard} has two labels, {both}")
+                labels |= found
     for key, member in images.items():
         yield _Sample(str(shard), member.offset_data, member.size, key, labels.get(key))
 
@@ -147,13 +149,11 @@ def _samples(shard: Path) -> Iterator[_Sample]:
 def _label(key: str, suffix: str, file: IO[bytes] | None, shard: Path) -> dict[str, int]:
     content = b"" if file is None else file.read()
     try:
-        if suffix == "cls":
-            return {key: int(content)}
-        found = json.loads(content)
+        found = {"label": int(content)} if suffix == "cls" else json.loads(content)
         if not isinstance(found, dict) or "label" not in found:
             return {}
-        if not isinstance(found["label"], int):
+        if type(found["label"]) is not int or abs(found["label"]) >= _MOST_CLASSES:
             raise ValueError(f"a whole number was expected, got {found['label']!r}")
         return {key: found["label"]}
-    except ValueError as error:
-        raise InputError(f"{key}.{suffix} of {shard} holds no label: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{short(key)}.{suffix} of {shard} holds no label: {said(error)}") from error

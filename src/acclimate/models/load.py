@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from acclimate.errors import ModelError, listed, unknown
+from acclimate.errors import ModelError, listed, said, short, unknown
 from acclimate.models.heads import attach_head, head_in, head_name
 from acclimate.models.hubs import from_hugging_face, from_robustbench
 from acclimate.models.vision import import_timm, import_torchvision
@@ -168,9 +168,12 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     shapes = [n for n in own if n in state and own[n].shape != state[n].shape]
     if missing or surplus or shapes:
         found = {"missing": missing, "not in the network": surplus, "of another shape": shapes}
-        said = "; ".join(f"{what}: {listed(names, 3)}" for what, names in found.items() if names)
-        raise ModelError(f"{path} has the weights of another network than {type(model).__name__} ({said})")
-    model.load_state_dict(state, strict=False)
+        told = "; ".join(f"{what}: {listed(names, 3)}" for what, names in found.items() if names)
+        raise ModelError(f"{path} has the weights of another network than {type(model).__name__} ({told})")
+    try:
+        model.load_state_dict(state, strict=False)
+    except (RuntimeError, NotImplementedError) as error:  # tensors of a kind that hold no numbers
+        raise ModelError(f"{path} has weights that cannot be taken: {said(error)}") from error
 
 
 def _read(path: Path) -> Any:
@@ -181,10 +184,10 @@ def _read(path: Path) -> Any:
             return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
-        raise ModelError(f"{path} is damaged, or not a safetensors file: {error}") from error
+        raise ModelError(f"{path} is damaged, or not a safetensors file: {said(error)}") from error
     except Exception as error:  # torch raises whatever its reader meets: pickle's, zip's and its own
         refused = re.search(r"Unsupported (?:global|operand)[^\n]*|GLOBAL \S+", str(error))
-        reason = refused[0] if refused else str(error).partition("\n")[0].partition(". ")[0]
+        reason = short(refused[0] if refused else said(error).partition(". ")[0])
         raise ModelError(
             f"{path} cannot be read without running code from it, or is damaged ({reason}): "
             "save a plain state_dict, best as safetensors"
