@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 
 class Server:
@@ -17,6 +18,7 @@ class Server:
         self.cuts: list[int] = []
         """After how many bytes each of the next answers is cut."""
         self.asked: list[str] = []
+        self.logins: list[str] = []
         self.url = ""
 
 
@@ -26,9 +28,10 @@ def serving(folder: Path, *, ranges: bool = True, tags: bool = False) -> Iterato
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            path = state.folder / self.path.lstrip("/")
+            path = state.folder / urlsplit(self.path).path.lstrip("/")
             wanted = self.headers.get("Range", "")
             state.asked.append(wanted)
+            state.logins.append(self.headers.get("Authorization", ""))
             if not path.is_file():
                 self.send_error(404)
                 return

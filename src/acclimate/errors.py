@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 __all__ = [
     "AcclimateError",
@@ -30,12 +31,17 @@ __all__ = [
     "OptionError",
     "OutputError",
     "WorkerError",
+    "check_unmasked",
     "listed",
+    "masked",
     "said",
     "short",
     "shown",
     "unknown",
 ]
+
+_LOGIN: Final = r"(?<=\w\w)(:/+)((?:[^/?#]*|[^/?#:]*:(?!\d+(?:/|$))[^?#]*))@"
+"""Before a host: a name, a password. Passwords may hold a slash, and what comes after a port is none."""
 
 
 class AcclimateError(Exception):
@@ -101,7 +107,7 @@ def said(error: BaseException) -> str:
     >>> said(ValueError("expected a brace\\n  at line 3"))
     'expected a brace at line 3'
     """
-    return short(" ".join(str(error).split()) or type(error).__name__)
+    return short(masked(" ".join(str(error).split())) or type(error).__name__)
 
 
 def short(text: object, most: int = 200) -> str:
@@ -120,8 +126,37 @@ def shown(place: object) -> str:
     >>> shown("sftp://me:sec@ret@host/grid"), shown("https://host/a.tar?sig=abc")
     ('sftp://***@host/grid', 'https://host/a.tar?***')
     """
-    text = re.sub(r"://[^/]*@", "://***@", str(place))
-    return re.sub(r"(://[^?]*\?).*", r"\1***", text)
+    text = re.sub(_LOGIN, r"\1***@", str(place))
+    return re.sub(r"(:/+[^?]*\?).*", r"\1***", text)
+
+
+def masked(text: object, *places: object) -> str:
+    """A text of others for people: every address in it as `shown`, and nothing of what these places hide.
+
+    >>> masked("no port: 'sec@host'; see http://me:sec@host/a?sig=abc.", "http://me:sec@host/a")
+    "no port: '***@host'; see http://***@host/a?***"
+    """
+    plain = re.sub(r"[\w+.-]+:/+[^\s'\"<>]+", lambda found: shown(found[0]), str(text))
+    hidden = {part for place in places for part in _secrets(str(place)) if len(part) > 2}
+    for secret in sorted(hidden, key=len, reverse=True):
+        plain = plain.replace(secret, "***")
+    return plain
+
+
+def check_unmasked(place: object) -> None:
+    """An address of a record, whose passwords and signatures are gone, cannot be used."""
+    if ":/" in str(place) and "***" in str(place):
+        raise OptionError(
+            f"{place} was written down without its password or signature (***): give the whole address again"
+        )
+
+
+def _secrets(place: str) -> Iterator[str]:
+    """What `shown` leaves out of an address, as a whole and in parts."""
+    for _, login in re.findall(_LOGIN, place):
+        yield from (login, login.partition(":")[2])
+    query = place.partition("?")[2] if ":/" in place else ""
+    yield from (query, *(pair.partition("=")[2] for pair in query.split("&")))
 
 
 def listed(names: Iterable[object], limit: int = 20) -> str:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from acclimate.errors import InputError, OptionError, OutputError, shown
+from acclimate.errors import InputError, OptionError, OutputError, check_unmasked, masked, shown
 from acclimate.files import whole_file
 
 __all__ = ["Bucket", "Folder", "Place", "is_address", "open_place"]
@@ -85,12 +85,13 @@ class Bucket:
             raise OptionError(
                 f"{shown(address)} needs fsspec: pip install 'acclimate[cluster]', or give a folder"
             ) from error
+        check_unmasked(address)
         self._shown = shown(address)
         try:
             self._system, self._root = fsspec.core.url_to_fs(address)
             self._has_objects = not _OBJECT_STORES.isdisjoint(_protocols(self._system))
         except (ImportError, ValueError) as error:
-            raise OptionError(f"{self._shown} cannot be opened: {error}") from error
+            raise OptionError(f"{self._shown} cannot be opened: {_first_line(error)}") from error
 
     def __str__(self) -> str:
         return self._shown
@@ -168,4 +169,4 @@ def _protocols(system: Any) -> set[str]:
 
 
 def _first_line(error: Any) -> str:
-    return (str(error).strip() or type(error).__name__).partition("\n")[0]
+    return masked(str(error).strip() or type(error).__name__).partition("\n")[0]

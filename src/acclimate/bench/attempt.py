@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from acclimate.bench.cell import run_cell
 from acclimate.bench.spec import Cell
-from acclimate.errors import AcclimateError, OptionError, OutputError
+from acclimate.errors import AcclimateError, OptionError, OutputError, masked
 from acclimate.places import Bucket, Folder, Place
 from acclimate.ranks import ALONE, Ranks
 from acclimate.records import SCHEMA, Record, origin, record_content, record_name
@@ -45,7 +45,8 @@ def attempt(cell: Cell, root: str, ranks: Ranks = ALONE) -> Record:
             raise
         reason = str(error).partition("\n")[0] if known else f"{type(error).__name__}: {error}".strip()
         trace = [] if known else traceback.format_exc().splitlines()[-_FAR_BACK:]
-        return failure(cell, reason, time.perf_counter() - begun, trace)
+        told = [masked(line, root) for line in trace]
+        return failure(cell, masked(reason, root), time.perf_counter() - begun, told)
 
 
 def failure(cell: Cell, reason: str, seconds: float = 0.0, trace: Sequence[str] = ()) -> Record:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from acclimate.bench.spec import Cell
 from acclimate.corruptions import CORRUPTIONS
 from acclimate.data.download import download
-from acclimate.errors import FetchError, InputError, short, shown
+from acclimate.errors import FetchError, InputError, check_unmasked, masked, short, shown
 from acclimate.places import is_address
 
 __all__ = ["local_root"]
@@ -25,6 +25,7 @@ def local_root(root: str | Path, cell: Cell, cache: Path | None = None) -> Path:
     """
     if not is_address(root):
         return Path(root)
+    check_unmasked(root)
     address = str(root).rstrip("/")
     cache = cache or Path.home() / ".cache" / "acclimate"
     folder = cache / "data" / hashlib.sha256(address.encode()).hexdigest()[:16]
@@ -66,7 +67,7 @@ def _names(address: str, part: str) -> list[str]:
     try:
         found = system.find(top if part == "." else f"{top}/{part}")
     except Exception as error:
-        said = (str(error) or type(error).__name__).partition("\n")[0]
+        said = masked(str(error) or type(error).__name__, address).partition("\n")[0]
         raise FetchError(f"{shown(address)} cannot be listed: {said}") from error
     if not found:
         raise InputError(f"there is nothing at {shown(address)}/{part}, or nobody who tells what is there")

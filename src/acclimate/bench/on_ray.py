@@ -7,13 +7,14 @@ data, and nothing else. A worker that is lost takes its task with it, which Ray 
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acclimate.bench.attempt import Done, attempt, failure, kept
 from acclimate.bench.spec import Cell
-from acclimate.errors import AcclimateWarning, OptionError, WorkerError
+from acclimate.errors import AcclimateWarning, OptionError, WorkerError, masked, shown
 from acclimate.places import open_place
 from acclimate.records import Record
 
@@ -80,12 +81,14 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
     """Within, there is a cluster; one that was there before stays as it is."""
     before = ray.is_initialized()
     if not before:
+        # Ray counts its use and sends that to its makers, unless it is told not to
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         given = None if address == OWN_CLUSTER else address
         try:
             ray.init(address=given, log_to_driver=False, logging_level="error", include_dashboard=None)
         except (ConnectionError, ValueError, RuntimeError) as error:
             said = str(error).strip().partition("\n")[0]
-            raise WorkerError(f"there is no Ray cluster at {address}: {said}") from error
+            raise WorkerError(f"there is no Ray cluster at {shown(address)}: {masked(said)}") from error
     try:
         yield
     finally:

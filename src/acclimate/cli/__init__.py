@@ -28,6 +28,7 @@ from acclimate.cli import (
     train_head,
 )
 from acclimate.cli.terminal import BAD_INPUT, DONE, messages
+from acclimate.errors import masked
 
 __all__ = ["app", "main", "with_ray_address"]
 
@@ -90,6 +91,6 @@ def main() -> None:
         if say is None:
             raise
         if said := say():  # nothing where the help has just been shown
-            messages.print(f"error: {said.rstrip('.')} (--help shows what there is)", style="red")
+            messages.print(f"error: {masked(said).rstrip('.')} (--help shows what there is)", style="red")
         code = BAD_INPUT
     sys.exit(code or DONE)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -44,7 +44,7 @@ from acclimate.cli.terminal import (
     progress_bar,
     split_words,
 )
-from acclimate.errors import OptionError, listed, unknown
+from acclimate.errors import OptionError, listed, masked, shown, unknown
 from acclimate.fast.precision import PRECISIONS, checked_precision
 from acclimate.files import check_writable
 from acclimate.methods import chosen_setting, parse_method
@@ -123,7 +123,7 @@ def adapt(
         names = None if classes is None else _distinct(lines_of(classes), classes)
         sink = open_sinks(split_words(log or []) if job.rank == 0 else [], log_folder)
         if log:
-            messages.print(f"watch it by: {sink.where}")
+            messages.print(f"watch it by: {masked(sink.where)}")
         network = load_model(model, weights)
         normalization = normalization_of(network, normalize)
         with progress_bar("reading") as progress:
@@ -141,7 +141,7 @@ def adapt(
             network=Network(
                 name=model, weights=None if weights is None else str(weights), normalize=normalize
             ),
-            data=Data(name=Path(data).name or data, path=data, layout=layout, split=split, size=size),
+            data=_named(data, layout=layout, split=split, size=size),
             corruption=corruption,
             severity=severity,
             method=method,
@@ -209,6 +209,12 @@ def _check_outputs(files: dict[str, Path | None], inputs: set[str], *, resume: b
             raise OptionError(f"{path} is there: {goes_on}--force replaces it")
     if resume and not given["out"].exists():
         messages.print(f"nothing to go on from at {given['out']}: this begins anew")
+
+
+def _named(place: str, **options: Any) -> Data:
+    """The images as the record names them: whoever gets it has no use for passwords and signatures."""
+    path = shown(place)
+    return Data(name=Path(path.removesuffix("?***")).name or path, path=path, **options)
 
 
 def _checked_ranks(word: str) -> str:

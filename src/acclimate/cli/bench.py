@@ -28,7 +28,7 @@ from acclimate.cli.terminal import (
     severities_of,
     split_words,
 )
-from acclimate.errors import OptionError, shown, unknown
+from acclimate.errors import OptionError, masked, shown, unknown
 from acclimate.places import is_address
 from acclimate.records import read_cells
 from acclimate.report.events import replay
@@ -156,7 +156,7 @@ def bench(
             raise typer.Exit(DONE)
         sink = open_sinks(split_words(log or []) if job.rank == 0 else [], log_folder)
         if log:
-            messages.print(f"watch it by: {sink.where}")
+            messages.print(f"watch it by: {masked(sink.where)}")
         with progress_bar("cells") as progress:
             outcome = run_grid(
                 cells,

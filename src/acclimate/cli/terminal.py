@@ -31,6 +31,7 @@ from acclimate.errors import (
     OutputError,
     WorkerError,
     listed,
+    masked,
     said,
 )
 from acclimate.files import check_writable, whole_file
@@ -133,16 +134,16 @@ def errors_as_messages(debug: bool, kept: str = "", file: Path | None = None) ->
     except AcclimateError as error:
         if debug:
             raise
-        messages.print(f"error: {error}", style="red")
+        messages.print(f"error: {masked(error)}", style="red")
         raise typer.Exit(exit_code(error)) from None
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
         if debug:
             raise
-        said = str(error).partition("\n")[0]
+        reason = masked(error).partition("\n")[0]
         messages.print(
-            f"error: {type(error).__name__}: {said} (not foreseen; --debug shows where)", style="red"
+            f"error: {type(error).__name__}: {reason} (not foreseen; --debug shows where)", style="red"
         )
         raise typer.Exit(IN_PART) from None
 
@@ -154,7 +155,7 @@ def exit_code(error: AcclimateError) -> int:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     kind = "caution" if issubclass(category, AcclimateWarning) else f"warning: {category.__name__}"
-    messages.print(f"{kind}: {message}", style="yellow")
+    messages.print(f"{kind}: {masked(message)}", style="yellow")
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from acclimate.data.pictures import SUFFIXES, Crop
 from acclimate.data.request import Request
 from acclimate.data.shards import are_shards, open_shards
 from acclimate.data.visda_c import is_visda_c, open_visda_c
-from acclimate.errors import InputError, OptionError, unknown
+from acclimate.errors import InputError, OptionError, shown, unknown
 
 __all__ = ["LAYOUTS", "Crop", "ImageSet", "Layout", "find_layout", "open_data"]
 
@@ -89,9 +89,11 @@ def find_layout(path: str | Path) -> str:
             return name
     where = Path(path)
     if not where.exists():
-        raise InputError(f"there is nothing at {path}: expected a folder of images, a .npy or a .npz file")
+        raise InputError(
+            f"there is nothing at {shown(path)}: expected a folder of images, a .npy or a .npz file"
+        )
     hint = ": give its folder" if where.suffix.lower() in SUFFIXES else ""
-    raise InputError(f"expected a folder of images, a .npy or a .npz file, got {path}{hint}")
+    raise InputError(f"expected a folder of images, a .npy or a .npz file, got {shown(path)}{hint}")
 
 
 def open_data(
@@ -125,5 +127,5 @@ def open_data(
     how = Crop(crop) if isinstance(crop, int) else crop
     request = Request(str(path), how, corruption, severity, split, labels, partial, training)
     if "://" not in request.path and name not in ("hub", "shards", "arrays") and not request.folder.is_dir():
-        raise InputError(f"there is no folder {path}, as is expected of the layout {name!r}")
+        raise InputError(f"there is no folder {shown(path)}, as is expected of the layout {name!r}")
     return LAYOUTS[name].open(request)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import importlib
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
 
-from acclimate.errors import FetchError, said, shown
+from acclimate.errors import FetchError, check_unmasked, masked, said, shown
 
 __all__ = ["cached", "download"]
 
@@ -38,6 +40,7 @@ def download(
 
     What has come is kept in ``target.part``; a cut connection goes on from there, now or at the next call.
     """
+    check_unmasked(url)
     if target.exists():
         if md5 is not None and (found := _md5(target)) != md5:
             raise FetchError(
@@ -82,7 +85,7 @@ def _file_name(url: str) -> str:
     >>> _file_name("https://host/a.tar"), _file_name("https://host/..")
     ('a.tar', 'file')
     """
-    name = url.rstrip("/").rpartition("/")[2]
+    name = url.partition("?")[0].rstrip("/").rpartition("/")[2]
     return "file" if name in ("", ".", "..") else name[-_LONGEST_NAME:]
 
 
@@ -91,7 +94,7 @@ def _has_changed(url: str, copy: Path) -> bool:
     if not url.startswith(("http://", "https://")):
         return False
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_TIMEOUT) as answer:
+        with urllib.request.urlopen(_request(url, method="HEAD"), timeout=_TIMEOUT) as answer:
             length, changed = (answer.headers.get(name) for name in ("Content-Length", "Last-Modified"))
     except (OSError, HTTPException):
         return False
@@ -132,11 +135,12 @@ def _opened(url: str, start: int, tag: Path) -> Iterator[tuple[IO[bytes], int, i
             headers["Range"] = f"bytes={start}-"
             if tag.exists():
                 headers["If-Range"] = "".join(filter(str.isprintable, tag.read_text(errors="replace")))
-        request = urllib.request.Request(url, headers=headers)
+        request = _request(url, headers=headers)
         try:
             answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
         except urllib.error.HTTPError as error:
             if error.code != 416:  # nothing is left
+                error.close()
                 raise
             size = error.headers.get("Content-Range", "").rpartition("/")[2]
             with error:
@@ -155,6 +159,17 @@ def _opened(url: str, start: int, tag: Path) -> Iterator[tuple[IO[bytes], int, i
         yield stream, start, getattr(stream, "size", None)
 
 
+def _request(url: str, **options: Any) -> urllib.request.Request:
+    """With a name and a password before the host, which urllib does not know, as a header."""
+    parts = urllib.parse.urlsplit(url)
+    login, _, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(parts._replace(netloc=host).geturl(), **options)
+    if login:
+        told = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {told}")
+    return request
+
+
 def _by_fsspec(url: str) -> Any:
     try:
         fsspec = importlib.import_module("fsspec")
@@ -163,7 +178,7 @@ def _by_fsspec(url: str) -> Any:
     try:
         return fsspec.open(url, "rb").open()
     except (ImportError, ValueError) as error:
-        raise FetchError(f"{shown(url)} cannot be opened by fsspec: {error}") from error
+        raise FetchError(f"{shown(url)} cannot be opened by fsspec: {masked(error, url)}") from error
 
 
 def _final(error: Exception) -> bool:
@@ -175,7 +190,8 @@ def _final(error: Exception) -> bool:
 
 def _told(url: str, target: Path, part: Path, error: Exception) -> str:
     kept = f" ({part.stat().st_size:,} bytes are in {part}; the same call goes on)" if part.exists() else ""
-    return f"{shown(url)} cannot be fetched: {said(error)}{kept}. Fetch it elsewhere and put it at {target}"
+    reason = masked(said(error), url)
+    return f"{shown(url)} cannot be fetched: {reason}{kept}. Fetch it elsewhere and put it at {target}"
 
 
 def _md5(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -60,6 +61,7 @@ def open_hub(request: Request) -> ImageSet:
 
 
 def _rows(name: str, request: Request) -> Any:
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # which the library reads when it is imported
     try:
         datasets = importlib.import_module("datasets")
     except ModuleNotFoundError as error:

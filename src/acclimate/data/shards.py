@@ -20,7 +20,7 @@ from acclimate.data.image_set import ImageSet
 from acclimate.data.pictures import SUFFIXES, Bytes, Crop, decode_image
 from acclimate.data.request import Request
 from acclimate.data.tars import members_of, opened_tar
-from acclimate.errors import InputError, said, short
+from acclimate.errors import InputError, check_unmasked, said, short, shown
 
 __all__ = ["are_shards", "open_shards"]
 
@@ -60,7 +60,7 @@ def open_shards(request: Request) -> ImageSet:
     """All samples of all shards, `{000..011}` standing for numbers and `*` for anything, in their order."""
     samples = [sample for shard, copy in _shards(request.path) for sample in _read_shard(shard, copy)]
     if not samples:
-        raise InputError(f"no images in {request.path}")
+        raise InputError(f"no images in {shown(request.path)}")
     seen: set[str] = set()
     for sample in samples:
         if sample.name in seen:
@@ -85,7 +85,7 @@ def _read_shard(shard: str, copy: Path) -> list[_Sample]:
         if shard == str(copy):
             raise
         copy.unlink()  # so that it is fetched again
-        raise InputError(f"{error}: this is a copy of {shard}, and was removed") from error
+        raise InputError(f"{error}: this is a copy of {shown(shard)}, and was removed") from error
 
 
 def _shards(path: str) -> list[tuple[str, Path]]:
@@ -93,9 +93,10 @@ def _shards(path: str) -> list[tuple[str, Path]]:
     found: list[tuple[str, Path]] = []
     for address in _expanded(path):
         if "://" in address:
+            check_unmasked(address)
             if "*" in address:
                 raise InputError(
-                    f"{address}: an address cannot have *, as there is no list; give {{000..011}}"
+                    f"{shown(address)}: an address cannot have *, as there is no list; give {{000..011}}"
                 )
             found.append((address, cached(address)))
             continue

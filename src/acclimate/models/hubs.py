@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -88,6 +89,7 @@ def from_robustbench(name: str) -> nn.Module:
 
 
 def _library(module: str, name: str) -> Any:
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # which the library reads when it is imported
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

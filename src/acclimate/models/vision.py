@@ -10,6 +10,7 @@ themselves stay unavailable. timm imports torchvision. Import both from here onl
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from types import ModuleType
 
@@ -52,6 +53,7 @@ def _declare_operators() -> None:
 def import_timm() -> ModuleType:
     """timm, with torchvision below it."""
     import_torchvision()
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # which its hub reads when it is imported
     try:
         return importlib.import_module("timm")
     except ModuleNotFoundError as error:
