@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import os
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,13 +35,29 @@ __all__ = ["Adapter", "adapt"]
 _FIT_ONLY: Final = {"epochs", "batch_size", "shuffle", "progress", "on_step", "on_epoch", "on_logits"}
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _one_at_a_time(method: Callable[Concatenate[Adapter, P], R]) -> Callable[Concatenate[Adapter, P], R]:
+    """Calls of one adapter from several threads wait for each other: each of them changes the network."""
+
+    @functools.wraps(method)
+    def alone(self: Adapter, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return alone
+
+
 class Adapter:
     """A classifier that adapts itself to the unlabelled images it sees.
 
     ``adapter(images)`` predicts and then adapts: the logits are from before the update.
     ``adapter.fit(loader, epochs=5)`` adapts over epochs. ``adapter.predict`` leaves no trace. All of
     them do the same inside ``torch.no_grad()`` and ``torch.inference_mode()``: adaptation turns on the
-    gradients it needs, for itself only, and what it returns carries none.
+    gradients it needs, for itself only, and what it returns carries none. Calls from several threads
+    wait for each other; different adapters do not. An adapter can be copied and pickled.
 
     Args:
         model: any network that turns images into logits. It is not changed. Weights that do not adapt
@@ -70,6 +88,8 @@ class Adapter:
         ranks: what the processes of a `torch.distributed` job do: adapt one network ``"together"``, each with
             its share of every batch and statistics of all of it; the same with ``"local"`` statistics; or
             each its own, ``"alone"``.
+        guard: watch every step, and take back what goes wrong (`acclimate.guard` says what is an alarm): it
+            is told by a warning and in ``history.alarms``.
         **overrides: fields of `Method`: ``lr``, ``delta``, ``kappa``, ``optimizer``, ...
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
@@ -129,6 +149,7 @@ class Adapter:
             guard=bool(guard),
         )
         self._external = objective
+        self._lock = threading.RLock()
         with torch.inference_mode(False):
             self._engine = Engine(model, self.method, self._options, external=objective, device=device)
         self._generator = torch.Generator()
@@ -174,6 +195,7 @@ class Adapter:
         """Updates since the last reset."""
         return self._engine.step
 
+    @_one_at_a_time
     def __call__(self, images: Tensor) -> Tensor:
         """Predict, then adapt: the logits ``(N, classes)`` are from before the update."""
         if self.method.pseudo_label_weight > 0:
@@ -194,6 +216,7 @@ class Adapter:
             self._calls += 1
         return logits
 
+    @_one_at_a_time
     def fit(
         self,
         data: Any,
@@ -270,6 +293,7 @@ class Adapter:
         release_memory()
         return self.history
 
+    @_one_at_a_time
     def predict(self, data: Any, *, batch_size: int | None = None) -> Tensor:
         """Logits without an update, in the order of the data.
 
@@ -287,10 +311,12 @@ class Adapter:
             found = [(ranks.rows(logits), None if i is None else ranks.rows(i)) for logits, i in found]
         return in_order(found, batches.order)
 
+    @_one_at_a_time
     def transformed(self, images: Tensor) -> Tensor:
         """What the input transformation makes of images in [0, 1]: the images, where there is none."""
         return self._engine.transformed(images)
 
+    @_one_at_a_time
     def reset(self) -> None:
         """Back to the source model, bit for bit: weights, statistics, optimiser, schedule, p_t, step, RNG."""
         self._engine.reset()
@@ -298,6 +324,7 @@ class Adapter:
         self._calls = 0
         self._fit = None
 
+    @_one_at_a_time
     def export(self) -> nn.Module:
         """A plain module in evaluation mode that needs no acclimate.
 
@@ -310,6 +337,7 @@ class Adapter:
             self._engine.settle()
             return export_module(self._engine.network, self._engine.prepared)
 
+    @_one_at_a_time
     def save(self, path: str | os.PathLike[str], *, about: Mapping[str, str] | None = None) -> bool:
         """Write a delta: what adapted, and what is needed to go on. The source model is not in it.
 
@@ -368,6 +396,14 @@ class Adapter:
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DeltaError(f"{os.fspath(path)} is damaged: {error}") from error
         return adapter
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes, which have a lock of their own."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         name = type(self._engine.prepared.model).__name__

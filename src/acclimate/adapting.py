@@ -139,6 +139,7 @@ def adapt_images(
     precision: str = "fp32",
     memory: str = "auto",
     ranks: str = "together",
+    guard: bool = True,
     out: Path | None = None,
     export: Path | None = None,
     predictions: Path | None = None,
@@ -160,6 +161,7 @@ def adapt_images(
         precision: as for `Adapter`, of the predictions before as of those after.
         memory: as for `Adapter`.
         ranks: as for `Adapter`, ``"together"`` or ``"local"``.
+        guard: as for `Adapter`; what it says is among the cautions.
         out: a file for the delta. It is also written after every epoch and when the work is interrupted.
         export: a file for the weights of the adapted network, in its stock form.
         predictions: a CSV file of the predictions before and after.
@@ -184,7 +186,7 @@ def adapt_images(
         "ranks": ranks,
     }
     with _cautions() as cautions:
-        adapter = Adapter(model, method, setting=setting, seed=seed, **options)
+        adapter = Adapter(model, method, setting=setting, seed=seed, guard=guard, **options)
         if resume and out is not None and job.first(out.exists):
             adapter = _resumed(adapter, out, model, images, device)
         before = source_logits(model, images, batch_size=batch_size, **options)

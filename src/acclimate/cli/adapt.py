@@ -105,6 +105,9 @@ def adapt(
     precision: Precision = None,
     memory: Memory = "auto",
     ranks: Statistics = RANKS[0],
+    guard: Annotated[
+        bool, typer.Option("--guard/--no-guard", help="Watch every step, and take back what goes wrong.")
+    ] = True,
     seed: Seed = 0,
     as_json: Json = False,
     debug: Debug = False,
@@ -168,6 +171,7 @@ def adapt(
                 precision=precision,
                 memory=memory,
                 ranks=_checked_ranks(ranks),
+                guard=guard,
                 out=out,
                 export=export,
                 predictions=predictions,

@@ -76,6 +76,10 @@ class Checkpoints:
         self._rehearsals: dict[_Shape, Rehearsal | None] = {}
         self._decided: dict[_Shape, _Decision] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies: what was decided calls functions of this network, and not of the copy's."""
+        return {**vars(self), "_rehearsals": {}, "_decided": {}}
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What was decided, one sentence for every shape of a batch for which it is not the usual."""

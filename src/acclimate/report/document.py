@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from acclimate.bench.compare import Difference, Verdict, against_published, judge
 from acclimate.errors import InputError, OptionError
@@ -21,6 +21,8 @@ __all__ = [
     "AgainstPaper",
     "adaptations_table",
     "against_paper",
+    "alarms_of",
+    "alarms_table",
     "document",
     "epoch_of",
     "failures_table",
@@ -50,6 +52,8 @@ def document(records: Sequence[Record], kind: str, *, epoch: int = LAST, error: 
         raise InputError("none of the records has a result: all cells failed")
     if found.failed:
         tables.append(failures_table(found.failed))
+    if alarms_of(found.records):
+        tables.append(alarms_table(found.records))
     return FORMATS[kind]([*tables, *against_paper(found).tables])
 
 
@@ -120,6 +124,25 @@ def failures_table(records: Sequence[Record], most: int | None = None) -> Table:
     )
     note = f"And {len(records) - len(rows):,} more." if len(rows) < len(records) else ""
     return Table("Cells that failed", ("cell", "data", "seed", "reason"), rows, note=note)
+
+
+def alarms_of(records: Sequence[Record]) -> list[tuple[Record, dict[str, Any]]]:
+    """What the guard said, run by run."""
+    return [(record, alarm) for record in records for alarm in record.get("result", {}).get("alarms", ())]
+
+
+def alarms_table(records: Sequence[Record], most: int | None = None) -> Table:
+    """What the guard said and did."""
+    found = alarms_of(records)
+    rows = tuple(
+        Row(
+            f"{network_of(record)} {record['cell']['method']}",
+            (shift_of(record), str(record["cell"]["seed"]), alarm["signal"], alarm["message"]),
+        )
+        for record, alarm in found[:most]
+    )
+    note = f"And {len(found) - len(rows):,} more." if len(rows) < len(found) else ""
+    return Table("Alarms of the guard", ("run", "data", "seed", "signal", "what happened"), rows, note=note)
 
 
 def adaptations_table(records: Sequence[Record]) -> Table:

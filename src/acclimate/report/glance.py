@@ -38,6 +38,7 @@ def glance(found: Gathered, verdicts: list[Verdict]) -> list[Sentence]:
     if found.failed:
         failures = len(found.failed)
         told.append(Sentence("bad", f"{failures:,} cell{'s' * (failures > 1)} failed; why is told below."))
+    told += _guarded(found)
     told += [Sentence("note", note) for note in found.notes]
     judged = [verdict.holds for verdict in verdicts if verdict.holds is not None]
     if judged:
@@ -161,6 +162,19 @@ def _collapsed(found: Gathered) -> list[Sentence]:
     )
     more = f" and {len(fallen) - _NAMED} more" if len(fallen) > _NAMED else ""
     return [Sentence("bad", f"Predictions have collapsed onto few classes: {named}{more}.")]
+
+
+def _guarded(found: Gathered) -> list[Sentence]:
+    """What the guard did, where runs had one."""
+    watched = [r["result"]["alarms"] for r in found.records if "alarms" in r.get("result", {})]
+    alarmed = [alarms for alarms in watched if alarms]
+    if not watched:
+        return []
+    if not alarmed:
+        return [Sentence("good", f"The guard watched {len(watched):,} runs and saw nothing wrong.")]
+    count = sum(map(len, alarmed))
+    told = f"The guard has stepped in {count:,} times, in {len(alarmed):,} of {len(watched):,} runs"
+    return [Sentence("bad", f"{told}: what it saw and did is told below.")]
 
 
 def _adaptation(record: Record) -> Sentence:

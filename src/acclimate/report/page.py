@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from importlib import resources
 
 from acclimate.records import Record
-from acclimate.report.document import AgainstPaper, adaptations_table, against_paper, failures_table
+from acclimate.report.document import (
+    AgainstPaper,
+    adaptations_table,
+    against_paper,
+    alarms_of,
+    alarms_table,
+    failures_table,
+)
 from acclimate.report.formats import as_html, escaped
 from acclimate.report.gallery import gallery_section
 from acclimate.report.gather import Gathered, Series, gather
@@ -152,6 +159,8 @@ def _against_paper(compared: AgainstPaper) -> Iterator[str]:
 def _failures(found: Gathered) -> Iterator[str]:
     if found.failed:
         yield _section("failures", "Failures", as_html(failures_table(found.failed, _FAILURES)))
+    if alarms_of(found.records):
+        yield _section("alarms", "Alarms", as_html(alarms_table(found.records, _FAILURES)))
 
 
 def _protocol(found: Gathered) -> str:
