@@ -26,13 +26,15 @@ LAYERS = (
         "delta",
         "progress",
         "interrupts",
+        "stability",
         "fast",
     ),
     ("methods", "options", "freeze", "statistics", "network", "batches"),
-    ("guard", "objectives", "optimization", "prepare"),
+    ("gate", "guard", "objectives", "optimization", "prepare"),
     ("export", "engine"),
     ("fitting",),
     ("adapter",),
+    ("one_call",),
 )
 # Leaves that only the layers above the adapter use; they know errors, types and files, and each itself;
 # corruptions read their images by data.

@@ -3,11 +3,12 @@
 from importlib.metadata import version
 
 from acclimate import corruptions, errors, losses
-from acclimate.adapter import Adapter, adapt
+from acclimate.adapter import Adapter
 from acclimate.corruptions import corrupt
 from acclimate.diversity import ClassDistribution
 from acclimate.input_transform import InputTransformation
 from acclimate.methods import METHODS, Method
+from acclimate.one_call import adapt
 from acclimate.types import AdaptationResult, History
 
 __all__ = [

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from acclimate.batches import Batches, in_order
 from acclimate.delta import check_source, digests, read_delta, write_delta
 from acclimate.engine import Engine
-from acclimate.errors import AcclimateWarning, DeltaError, OptionError, listed, unknown
+from acclimate.errors import AcclimateWarning, DeltaError, OptionError, listed
 from acclimate.export import export_module
 from acclimate.fast.recycling import release_memory
 from acclimate.fitting import Fit, begin, run
@@ -27,12 +27,13 @@ from acclimate.objectives import External
 from acclimate.options import Options, make_options
 from acclimate.prepare import checked_model, count_outputs
 from acclimate.ranks import Ranks
-from acclimate.types import AdaptationResult, Batch, History
+from acclimate.stability import Views, second_view, temperature_for
+from acclimate.types import Batch, History
 
-__all__ = ["Adapter", "adapt"]
+__all__ = ["FIT_ONLY", "Adapter", "keywords"]
 
 
-_FIT_ONLY: Final = {"epochs", "batch_size", "shuffle", "progress", "on_step", "on_epoch", "on_logits"}
+FIT_ONLY: Final = {"epochs", "batch_size", "shuffle", "progress", "on_step", "on_epoch", "on_logits"}
 
 
 P = ParamSpec("P")
@@ -90,6 +91,7 @@ class Adapter:
             each its own, ``"alone"``.
         guard: watch every step, and take back what goes wrong (`acclimate.guard` says what is an alarm): it
             is told by a warning and in ``history.alarms``.
+        calibrate: at the end of `fit`, find one temperature for all logits, as `calibrate` does.
         **overrides: fields of `Method`: ``lr``, ``delta``, ``kappa``, ``optimizer``, ...
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
@@ -121,9 +123,10 @@ class Adapter:
         memory: str = "auto",
         ranks: str = "together",
         guard: bool = True,
+        calibrate: bool = False,
         **overrides: Any,
     ) -> None:
-        misplaced = sorted(overrides.keys() & _FIT_ONLY)
+        misplaced = sorted(overrides.keys() & FIT_ONLY)
         if misplaced:
             raise OptionError(f"{listed(misplaced)} belongs to fit, not to Adapter")
         if input_transform:
@@ -131,7 +134,7 @@ class Adapter:
         outputs = count_outputs(model) if classes is None else len(classes)
         self.setting = None if isinstance(method, Method) else chosen_setting(setting, outputs)
         """Which set of hyperparameters the method began with; None where the user gave a `Method`."""
-        self.method = parse_method(method, self.setting or "paper").override(overrides, also=_keywords())
+        self.method = parse_method(method, self.setting or "paper").override(overrides, also=keywords())
         self._options = make_options(
             normalize=normalize,
             freeze=freeze,
@@ -147,6 +150,7 @@ class Adapter:
             memory=memory,
             ranks=ranks,
             guard=bool(guard),
+            calibrate=bool(calibrate),
         )
         self._external = objective
         self._lock = threading.RLock()
@@ -162,6 +166,11 @@ class Adapter:
     def adapting(self) -> tuple[str, ...]:
         """Names of all that adapts: parameters of the model and of the input transformation, statistics."""
         return tuple(self._engine.changing())
+
+    @property
+    def device(self) -> torch.device:
+        """Where it adapts."""
+        return self._engine.device
 
     @property
     def options(self) -> Options:
@@ -214,7 +223,7 @@ class Adapter:
         with uninterrupted():
             logits = self._engine.update(Batch(images), position=self._calls, total=self._options.steps)
             self._calls += 1
-        return logits
+        return self._tempered(logits)
 
     @_one_at_a_time
     def fit(
@@ -272,6 +281,7 @@ class Adapter:
         if fit is not self._fit:
             self._engine.forget_labels()  # they are those of other data
             self._fit = fit
+            self.temperature = 1.0
         steps, ends = (lambda: call(on_step)), (lambda: call(on_epoch))
         try:
             run(
@@ -290,6 +300,8 @@ class Adapter:
                 self._generator.set_state(before)
             raise
         self._fit = None
+        if self._options.calibrate:
+            self.calibrate(data, batch_size=batch_size)
         release_memory()
         return self.history
 
@@ -302,14 +314,43 @@ class Adapter:
         ranks, each is given all of the data and gets all logits.
         """
         if isinstance(data, Tensor) and batch_size is None:
-            return self._engine.forward(data)
+            return self._tempered(self._engine.forward(data))
         ranks = self._engine.ranks
         batches = Batches(data, batch_size or 64, ranks=ranks)
         seen = batches.epoch(self._options.seed)
         found = [(self._engine.forward(batch.images).cpu(), batch.index) for batch in seen]
         if ranks.size > 1:
             found = [(ranks.rows(logits), None if i is None else ranks.rows(i)) for logits, i in found]
-        return in_order(found, batches.order)
+        return self._tempered(in_order(found, batches.order))
+
+    @_one_at_a_time
+    def calibrate(self, data: Any, *, batch_size: int = 64) -> float:
+        """Divide logits from here on by one temperature, found without a label, and return it.
+
+        With it, the mean confidence is the share of images on which the network agrees with itself about
+        a second view of them (`acclimate.stability`), which is near its accuracy. Predictions stay the
+        same. At most the first 1,000 images are looked at; `reset` and the next `fit` forget it.
+        """
+        self.temperature = 1.0
+        views = self.views(data, batch_size=batch_size)
+        self.temperature = temperature_for(views.logits, views.agreement)
+        return self.temperature
+
+    @_one_at_a_time
+    def views(self, data: Any, *, batch_size: int = 64, images: int = 1000) -> Views:
+        """Logits of some images, and of a second view of each, without an update."""
+        ranks = self._engine.ranks
+        found: list[tuple[Tensor, Tensor]] = []
+        for batch in Batches(data, batch_size, ranks=ranks).epoch(self._options.seed):
+            both = (self._engine.forward(part) for part in (batch.images, second_view(batch.images)))
+            first, second = (ranks.rows(self._tempered(logits)).cpu() for logits in both)
+            found.append((first, second))
+            if sum(len(logits) for logits, _ in found) >= images:
+                break
+        return Views(*(torch.cat(parts)[:images] for parts in zip(*found, strict=True)))
+
+    def _tempered(self, logits: Tensor) -> Tensor:
+        return logits if self.temperature == 1.0 else logits / self.temperature
 
     @_one_at_a_time
     def transformed(self, images: Tensor) -> Tensor:
@@ -323,6 +364,8 @@ class Adapter:
         self._generator.manual_seed(self._options.seed)
         self._calls = 0
         self._fit = None
+        self.temperature = 1.0
+        """What logits are divided by, if they were calibrated."""
 
     @_one_at_a_time
     def export(self) -> nn.Module:
@@ -353,6 +396,7 @@ class Adapter:
             "about": dict(about or {}),
             "source": self._engine.source_digests(),
             "calls": self._calls,
+            "temperature": self.temperature,
             "fit": None if self._fit is None else dataclasses.asdict(self._fit),
         }
         write_delta(path, {**self._engine.state(), "generator": self._generator.get_state()}, document)
@@ -392,6 +436,7 @@ class Adapter:
                 adapter._engine.restore({name: tensor.clone() for name, tensor in tensors.items()})
             adapter._generator.set_state(tensors["generator"])
             adapter._calls = calls
+            adapter.temperature = float(document.get("temperature", 1.0))
             adapter._fit = None if fit is None else Fit(**fit)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DeltaError(f"{os.fspath(path)} is damaged: {error}") from error
@@ -411,38 +456,7 @@ class Adapter:
         return f"Adapter({name}, method={self.method.name!r}, step={self.step}, {tensors} tensors adapt)"
 
 
-def adapt(
-    model: nn.Module,
-    data: Any,
-    method: str | Method = "slr",
-    *,
-    epochs: int = 5,
-    batch_size: int = 64,
-    shuffle: bool = True,
-    progress: bool | None = None,
-    **options: Any,
-) -> AdaptationResult[Adapter]:
-    """Adapt a model to unlabelled images and predict them: `Adapter`, `fit` and `predict` in one call.
-
-    ``options`` are those of `Adapter`; the rest are those of `Adapter.fit`.
-
-    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 10))
-    >>> adapt(net, torch.rand(100, 3, 8, 8), method="tent", epochs=2).predictions.shape
-    torch.Size([100])
-    """
-    known = [*(item.name for item in dataclasses.fields(Method)), *_keywords(), *_FIT_ONLY]
-    for name in options:
-        if name not in known:
-            raise OptionError(unknown("option", name, known))
-    adapter = Adapter(model, method, **options)
-    history = adapter.fit(data, epochs, batch_size=batch_size, shuffle=shuffle, progress=progress)
-    logits = adapter.predict(data, batch_size=batch_size)
-    assert adapter.classes is not None
-    predictions = torch.tensor(adapter.classes)[logits.argmax(1).cpu()]
-    return AdaptationResult(adapter, history, logits, predictions)
-
-
-def _keywords() -> list[str]:
+def keywords() -> list[str]:
     """What an `Adapter` takes beside the fields of `Method`."""
     parameters = inspect.signature(Adapter.__init__).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]

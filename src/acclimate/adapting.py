@@ -20,9 +20,11 @@ from acclimate.data.pictures import read_image
 from acclimate.delta import read_delta
 from acclimate.errors import AcclimateError, AcclimateWarning, InputError, OptionError, WorkerError
 from acclimate.files import check_writable, whole_file
+from acclimate.gate import GATES
 from acclimate.interrupts import Ended
 from acclimate.methods import chosen_setting
 from acclimate.normalization import Normalization, fitted, probe_normalization
+from acclimate.one_call import judged
 from acclimate.outcome import AdaptOutcome, outcome_of, write_predictions
 from acclimate.prepare import count_outputs, model_info
 from acclimate.ranks import Ranks
@@ -31,6 +33,7 @@ from acclimate.records import write_record
 
 __all__ = ["adapt_images", "open_images", "some_of", "trained_crop"]
 
+_OF_SOURCE = ": they are what is given here, and nothing was exported"
 _PROBED = 64  # images that are looked at for their normalisation
 
 
@@ -140,6 +143,8 @@ def adapt_images(
     memory: str = "auto",
     ranks: str = "together",
     guard: bool = True,
+    gate: str = GATES[0],
+    calibrate: bool = False,
     out: Path | None = None,
     export: Path | None = None,
     predictions: Path | None = None,
@@ -162,6 +167,9 @@ def adapt_images(
         memory: as for `Adapter`.
         ranks: as for `Adapter`, ``"together"`` or ``"local"``.
         guard: as for `Adapter`; what it says is among the cautions.
+        gate: whether the adapted network is held against the source: ``"warn"`` tells of harm as a caution,
+            ``"refuse"`` also gives the source's predictions and exports nothing, ``"off"`` does not ask.
+        calibrate: as for `Adapter`.
         out: a file for the delta. It is also written after every epoch and when the work is interrupted.
         export: a file for the weights of the adapted network, in its stock form.
         predictions: a CSV file of the predictions before and after.
@@ -186,7 +194,9 @@ def adapt_images(
         "ranks": ranks,
     }
     with _cautions() as cautions:
-        adapter = Adapter(model, method, setting=setting, seed=seed, guard=guard, **options)
+        adapter = Adapter(
+            model, method, setting=setting, seed=seed, guard=guard, calibrate=calibrate, **options
+        )
         if resume and out is not None and job.first(out.exists):
             adapter = _resumed(adapter, out, model, images, device)
         before = source_logits(model, images, batch_size=batch_size, **options)
@@ -194,14 +204,20 @@ def adapt_images(
         if may_be_normalised_otherwise(model):
             cautions.append(probe_normalization(model, some_of(images), normalize).caution)
         _fit(adapter, images, epochs, batch_size, out, progress, on_step)
-        after = adapter.predict(images, batch_size=batch_size)
+        verdict = None if gate == "off" else judged(model, adapter, images, batch_size=batch_size)
+        refused = gate == "refuse" and verdict is not None and not verdict.accepted
+        after = before if refused else adapter.predict(images, batch_size=batch_size)
         if predictions is not None and job.writes:
             write_predictions(predictions, images.names, names, before, after)
-        if export is not None and job.writes:
+        if export is not None and job.writes and not refused:
             cautions.append(_export(adapter, model, export))
     used = chosen_setting(setting, count_outputs(model) if images.classes is None else len(names))
     found = [text for text in cautions if text is not None]
-    outcome = outcome_of(before, after, names, method=adapter.method.name, setting=used, cautions=found)
+    if verdict is not None and not verdict.accepted:
+        found.append(f"{verdict.reason}{_OF_SOURCE if refused else ''}")
+    outcome = outcome_of(
+        before, after, names, method=adapter.method.name, setting=used, cautions=found, verdict=verdict
+    )
     if record is not None and job.writes:
         made = adaptation_record(
             adapter,
@@ -214,6 +230,7 @@ def adapt_images(
             seconds=time.perf_counter() - begun,
             cautions=outcome.cautions,
             left_out=left_out,
+            verdict=verdict,
         )
         write_record(record, made)
     return outcome

@@ -34,6 +34,7 @@ class Options:
     memory: str = "auto"
     ranks: str = "together"
     guard: bool = True
+    calibrate: bool = False
 
     @property
     def tricks(self) -> frozenset[str]:

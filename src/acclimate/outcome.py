@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from acclimate.files import whole_file
+from acclimate.types import Verdict
 
 __all__ = ["AdaptOutcome", "outcome_of", "told", "write_predictions"]
 
@@ -33,6 +34,8 @@ class AdaptOutcome:
     histogram: tuple[dict[str, int], dict[str, int]]
     """How often each class was predicted, before and after; those that never were are left out."""
     cautions: list[str] = field(default_factory=list)
+    verdict: Verdict | None = None
+    """Whether the adapted network seems better than the source, if that was asked."""
 
 
 def told(outcome: AdaptOutcome, failed: Mapping[str, str]) -> str:
@@ -50,6 +53,8 @@ def told(outcome: AdaptOutcome, failed: Mapping[str, str]) -> str:
     lines += [f"  {name}: {counts[name][0]} before, {counts[name][1]} after" for name in common[:_SHOWN]]
     if len(common) > _SHOWN:
         lines.append(f"  and {len(common) - _SHOWN} more classes")
+    if outcome.verdict is not None and outcome.verdict.accepted:
+        lines.append(outcome.verdict.reason)
     lines += [f"caution: {caution}" for caution in outcome.cautions]
     lines += [f"left out: {reason}" for _, reason in sorted(failed.items())]
     return "\n".join(lines)
@@ -79,6 +84,7 @@ def outcome_of(
     method: str = "",
     setting: str | None = None,
     cautions: Sequence[str] = (),
+    verdict: Verdict | None = None,
 ) -> AdaptOutcome:
     """Compare what was predicted before and after; ``names`` has one for each column."""
     tops = [logits.argmax(1) for logits in (before, after)]
@@ -102,6 +108,7 @@ def outcome_of(
         confidence=(means[0], means[1]),
         histogram=(first, second),
         cautions=found,
+        verdict=verdict,
     )
 
 

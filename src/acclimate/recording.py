@@ -23,6 +23,7 @@ from acclimate.fast.precision import precision_taken
 from acclimate.metrics import observe
 from acclimate.models.heads import head_in
 from acclimate.records import SCHEMA, Record, origin
+from acclimate.types import Verdict
 
 __all__ = [
     "SHOWN",
@@ -165,6 +166,7 @@ def adaptation_record(
     seconds: float,
     cautions: Sequence[str] = (),
     left_out: Mapping[str, str] | None = None,
+    verdict: Verdict | None = None,
 ) -> Record:
     """The record of an adaptation to images without labels: that of a benchmark less all accuracies.
 
@@ -173,6 +175,7 @@ def adaptation_record(
         logits: before and after.
         names: of the classes, if the data do not know them.
         left_out: images that could not be read, and why.
+        verdict: whether the adapted network seems better than the source.
     """
     spec = spec_of(
         adapter, network, images, setting=setting, adapted_to=len(images), protocol=("after-epoch",)
@@ -193,6 +196,8 @@ def adaptation_record(
             "gallery": _gallery(adapter, images) if adapter.method.input_transform else [],
             "cautions": list(cautions),
             "left_out": dict(left_out or {}),
+            "verdict": None if verdict is None else rounded(dataclasses.asdict(verdict)),
+            **({"temperature": rounded(adapter.temperature)} if adapter.options.calibrate else {}),
         },
         "cost": {"seconds": round(seconds, 3)},
         "origin": origin(),

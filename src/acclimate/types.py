@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-__all__ = ["AdaptationResult", "Alarm", "Batch", "History", "ModelInfo"]
+__all__ = ["AdaptationResult", "Alarm", "Batch", "History", "ModelInfo", "Verdict"]
 
 A = TypeVar("A")
 
@@ -74,6 +74,16 @@ class History:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """Whether an adapted network seems to do no harm, by `acclimate.gate`."""
+
+    accepted: bool
+    reason: str
+    figures: dict[str, float | None]
+    """By which it was judged."""
+
+
+@dataclass(frozen=True)
 class AdaptationResult(Generic[A]):
     """What `acclimate.adapt` returns."""
 
@@ -83,3 +93,5 @@ class AdaptationResult(Generic[A]):
     """Of every image after the last epoch, in the order of the data."""
     predictions: Tensor
     """The predicted class of every image: an output of the network, as `classes` counts them."""
+    verdict: Verdict | None = None
+    """Whether the adapted network seems better than the source, if that was asked."""

@@ -207,7 +207,17 @@ class _Run:
             "after_epoch": self._after,
             "steps": curves(adapter, self._right),
             **alarms_of(adapter),
+            **self._calibrated(),
         }
+
+    def _calibrated(self) -> dict[str, Any]:
+        """How good confidences are with the temperature that was found, where one was looked for."""
+        if not self.adapter.options.calibrate or self.adapter.step == 0:
+            return {}
+        logits = self.adapter.predict(self.images, batch_size=self.cell.batch_size)
+        found = measure(logits, _targets(self.images))
+        told = {name: getattr(found, name) for name in ("ece", "nll", "brier")}
+        return {"calibrated": {"temperature": rounded(self.adapter.temperature), **rounded(told)}}
 
     def _keep(self, logits: Tensor, index: Tensor | None) -> None:
         assert index is not None

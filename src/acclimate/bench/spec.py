@@ -25,7 +25,15 @@ from acclimate.options import Options, checked_memory
 
 __all__ = ["ORACLE", "Cell", "Data", "Network", "Spec", "Subset", "checked_cell", "read_spec"]
 
-_OF_ADAPTER = ("freeze", "statistics", "precision", "memory", "fast", "guard")  # and not of a `Method`
+_OF_ADAPTER = (
+    "freeze",
+    "statistics",
+    "precision",
+    "memory",
+    "fast",
+    "guard",
+    "calibrate",
+)  # and not of a `Method`
 _LONGEST, _MOST_VALUES, _MOST_CELLS = 1 << 20, 100_000, 1_000_000  # bytes, values and cells of a spec
 ORACLE = "oracle"
 """The method that is told the labels: an upper bound, not for practice."""

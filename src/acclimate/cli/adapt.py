@@ -47,6 +47,7 @@ from acclimate.cli.terminal import (
 from acclimate.errors import OptionError, listed, masked, shown, unknown
 from acclimate.fast.precision import PRECISIONS, checked_precision
 from acclimate.files import check_writable
+from acclimate.gate import GATES
 from acclimate.methods import chosen_setting, parse_method
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
@@ -108,6 +109,16 @@ def adapt(
     guard: Annotated[
         bool, typer.Option("--guard/--no-guard", help="Watch every step, and take back what goes wrong.")
     ] = True,
+    gate: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="If it seems worse than before: warn, refuse (keep the source's predictions), or off.",
+        ),
+    ] = GATES[0],
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Find a temperature for the confidences, without labels.")
+    ] = False,
     seed: Seed = 0,
     as_json: Json = False,
     debug: Debug = False,
@@ -172,6 +183,8 @@ def adapt(
                 memory=memory,
                 ranks=_checked_ranks(ranks),
                 guard=guard,
+                gate=_checked_gate(gate),
+                calibrate=calibrate,
                 out=out,
                 export=export,
                 predictions=predictions,
@@ -225,6 +238,12 @@ def _checked_ranks(word: str) -> str:
     known = [name for name in RANKS if name != "alone"]
     if word not in known:
         raise OptionError(unknown("ranks", word, known))
+    return word
+
+
+def _checked_gate(word: str) -> str:
+    if word not in GATES:
+        raise OptionError(unknown("gate", word, GATES))
     return word
 
 

@@ -1,0 +1,217 @@
+"""Whether the guard, the gate and the calibration can be trusted, on the bundled network and on CIFAR-10.
+
+    python benchmarks/trust.py                    # all of it, by two processes: about half an hour
+    python benchmarks/trust.py --only too-high    # too-high, default or cost
+
+too-high    learning rates a hundred times too high, without and with the guard
+default     three hundred runs with the defaults: alarms are false ones
+cost        what the guard does in a step of ResNet-50, timed by itself
+
+Every run is also judged by the gate and calibrated, and labels then say who was right. Nothing here chooses a
+hyperparameter: limits were set on validation corruptions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from cifar import NORMALIZE, corrupted, load_images, load_model
+from records import RESULTS, origin, write
+from torch import Tensor, nn
+
+from acclimate import Adapter
+from acclimate.corruptions import CORRUPTIONS, VALIDATION_NAMES
+from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
+from acclimate.errors import AcclimateWarning, DivergenceError
+from acclimate.metrics import measure
+from acclimate.one_call import judged
+
+METHODS = ("tent", "tent+", "pl", "hlr", "slr", "slr+it")
+SEEDS = (2020, 2021, 2022)
+EPOCHS, BATCH, SEVERITY = 3, 64, 5
+IMAGES = {"bundled": 400, "cifar": 640}
+TOO_HIGH = 100.0
+ALLOWED = 2.0
+"""Points below bn, with the guard."""
+CLEAN = "clean"
+
+Row = dict[str, Any]
+
+
+@lru_cache(maxsize=2)
+def network(data: str) -> tuple[nn.Module, Any, Tensor, Tensor]:
+    if data == "bundled":
+        return bundled_model(), (MEAN, STD), *bundled_images()
+    return load_model(20), NORMALIZE, *load_images()
+
+
+@lru_cache(maxsize=4)
+def images_of(data: str, corruption: str) -> tuple[Tensor, Tensor]:
+    _, _, clean, labels = network(data)
+    count = IMAGES[data]
+    images = clean[:count] if corruption == CLEAN else corrupted(clean[:count], corruption, SEVERITY)
+    return images, labels[:count]
+
+
+@lru_cache(maxsize=4)
+def untrained(data: str, corruption: str, seed: int) -> dict[str, float]:
+    """Accuracy in % without adaptation, and with statistics only."""
+    model, normalize, _, _ = network(data)
+    images, labels = images_of(data, corruption)
+    found = {}
+    for method in ("source", "bn"):
+        logits = Adapter(model, method, normalize=normalize, seed=seed).predict(images, batch_size=BATCH)
+        found[method] = percent(measure(logits, labels).accuracy)
+    return found
+
+
+def percent(share: float) -> float:
+    return round(100 * share, 2)
+
+
+def row_of(data: str, corruption: str, method: str, seed: int, times: float, guard: bool) -> Row:
+    """One adaptation, judged and calibrated."""
+    torch.set_num_threads(1)
+    model, normalize, _, _ = network(data)
+    images, labels = images_of(data, corruption)
+    row: Row = {"data": data, "corruption": corruption, "method": method, "seed": seed, "times": times,
+                "guard": guard, **untrained(data, corruption, seed)}  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AcclimateWarning)
+        lr = Adapter(model, method, normalize=normalize).method.lr * times
+        adapter = Adapter(model, method, normalize=normalize, seed=seed, lr=lr, guard=guard)
+        online: list[Tensor] = []
+
+        def keep(logits: Tensor, index: Tensor | None) -> None:
+            assert index is not None
+            online.append(logits.argmax(1).eq(labels[index]))
+
+        try:
+            adapter.fit(images, EPOCHS, batch_size=BATCH, progress=False, on_logits=keep)
+        except DivergenceError:
+            return {**row, "diverged": True, "accuracy": 0.0, "alarms": []}
+        first = torch.cat(online[: len(online) // EPOCHS])
+        verdict = judged(model, adapter, images, batch_size=BATCH)
+        assert verdict is not None
+        before = measure(adapter.predict(images, batch_size=BATCH), labels)
+        adapter.calibrate(images)
+        after = measure(adapter.predict(images, batch_size=BATCH), labels)
+    return row | {
+        "accuracy": percent(before.accuracy), "online": percent(first.double().mean().item()),
+        "alarms": [alarm.signal for alarm in adapter.history.alarms], "accepted": verdict.accepted,
+        "scores": [round(verdict.figures[f"{who}_score"] or 0.0, 4) for who in ("source", "adapted")],
+        "temperature": round(adapter.temperature, 3),
+        "ece": [percent(before.ece), percent(after.ece)], "nll": [round(q.nll, 4) for q in (before, after)],
+    }  # fmt: skip
+
+
+def places() -> Iterator[tuple[str, str]]:
+    """Every corruption of the demo, and CIFAR's validation corruptions."""
+    for corruption in (*CORRUPTIONS, CLEAN):
+        yield "bundled", corruption
+    for corruption in (*VALIDATION_NAMES, CLEAN):
+        yield "cifar", corruption
+
+
+def jobs_of(part: str) -> Iterator[tuple[Any, ...]]:
+    for data, corruption in places():
+        if part == "too-high" and corruption != CLEAN:
+            for method in METHODS:
+                for guard in (False, True):
+                    yield data, corruption, method, SEEDS[0], TOO_HIGH, guard
+        if part == "default":
+            for method in ("tent+", "hlr", "slr", "slr+it") if data == "bundled" else ("tent+", "slr"):
+                for seed in SEEDS if (method, data) != ("tent+", "cifar") else SEEDS[:1]:
+                    yield data, corruption, method, seed, 1.0, True
+            if data == "bundled":
+                yield data, corruption, "tent", SEEDS[0], 1.0, True
+                yield data, corruption, "pl", SEEDS[0], 1.0, True
+
+
+def cost() -> Row:
+    """Everything that the guard adds to a step, beside a step; of ResNet-50 at 224 pixels, batch 64."""
+    from speed_worker import IMAGENET, make_network
+
+    adapter = Adapter(make_network("resnet50", 224), "slr", normalize=IMAGENET)
+    images = torch.rand(BATCH, 3, 224, 224)
+    logits = adapter(images)
+    engine = adapter._engine
+    assert engine.objective is not None
+    followed = engine.objective.distribution
+
+    def watch() -> None:
+        way = engine.guard.measures()
+        shown = [torch.linalg.vector_norm(logits, dim=1).mean(), followed.common_share(), *way]
+        *_, drift = torch.stack(shown).tolist()
+        engine.guard.drift_of([drift] * len(way))
+        followed.possible_entropy(BATCH)
+
+    def seconds(action: Any, times: int) -> float:
+        begun = time.perf_counter()
+        for _ in range(times):
+            action()
+        return (time.perf_counter() - begun) / times
+
+    each = [
+        (seconds(lambda: adapter(images), 1), seconds(watch, 20), seconds(engine._copied, 20))
+        for _ in range(5)
+    ]
+    step, watching, copying = (statistics.median(column) for column in zip(*each, strict=True))
+    guarded = watching + copying / 10  # a state is kept every ten steps
+    return {
+        "part": "cost", "network": "resnet50", "batch": BATCH, "step_ms": round(1e3 * step, 1),
+        "watching_ms": round(1e3 * watching, 3), "copying_ms": round(1e3 * copying, 3),
+        "percent": round(100 * guarded / step, 4),
+    }  # fmt: skip
+
+
+def checked(rows: list[Row]) -> None:
+    """What was promised."""
+    for row in rows:
+        if row["part"] == "too-high" and row["guard"]:
+            assert row["accuracy"] >= row["bn"] - ALLOWED, row
+        if row["part"] == "default":
+            assert not row["alarms"], row
+        if row["part"] == "cost":
+            assert row["percent"] <= 1.0, row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", choices=["too-high", "default", "cost"])
+    parser.add_argument("--name", default="trust")
+    args = parser.parse_args()
+    path = RESULTS / f"{args.name}.json"
+    earlier = json.loads(path.read_text()) if path.exists() else {}
+    rows: list[Row] = earlier["rows"] if earlier.get("origin") == origin() else []
+    protocol = {
+        "epochs": EPOCHS, "batch_size": BATCH, "severity": SEVERITY, "images": IMAGES,
+        "times_too_high": TOO_HIGH,
+        "evaluation": "after the last epoch, batch statistics of shuffled batches",
+    }  # fmt: skip
+    for part in [args.only] if args.only else ["cost", "too-high", "default"]:
+        rows = [row for row in rows if row["part"] != part]
+        if part == "cost":
+            rows.append(cost())
+            print(rows[-1], flush=True)
+        else:
+            with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+                for one in [pool.submit(row_of, *job) for job in jobs_of(part)]:
+                    rows.append({"part": part, **one.result()})
+                    print(rows[-1], flush=True)
+        write(args.name, protocol, rows)
+    checked(rows)
+
+
+if __name__ == "__main__":
+    main()
