@@ -6,6 +6,7 @@ is random about them are drawn from the seed and the step.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -90,7 +91,8 @@ def train(
     model.eval()
     with whole_file(out) as part:
         part.write_bytes(save({name: value.cpu().contiguous() for name, value in model.state_dict().items()}))
-    state.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # all that matters is written
+        state.unlink(missing_ok=True)
     return model
 
 

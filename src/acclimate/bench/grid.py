@@ -11,6 +11,7 @@ from pathlib import Path
 
 from acclimate.bench.attempt import Done
 from acclimate.bench.cell import fingerprints_of
+from acclimate.bench.locks import Claims
 from acclimate.bench.on_ray import on_ray
 from acclimate.bench.processes import in_processes
 from acclimate.bench.spec import Cell
@@ -59,7 +60,7 @@ def run_grid(
     """Run all cells whose record is not in ``out`` yet.
 
     Where this process is a rank of several (`torch.distributed`), all of them call it, and work on every
-    cell together.
+    cell together. In a folder, a cell that another process is at work on is an error; buckets have no locks.
 
     Args:
         root: the folder below which data and weights lie, or its address.
@@ -79,17 +80,22 @@ def run_grid(
     if ranks.size > 1 and (ray is not None or workers > 1):
         raise OptionError("the ranks of a job work on every cell together: leave out workers and Ray")
     unique = {cell.key: cell for cell in cells}
-    there = ranks.first(lambda: _there(unique, root, out, resume=resume, force=force))
-    waiting = [cell for key, cell in unique.items() if key not in there]
-    outcome = GridOutcome(skipped=len(there))
-    on_progress(len(there), len(unique))
-    for done in _run(waiting, str(root), str(out), workers, ray, gpus, ranks):
-        outcome.add(done.cell, done.reason)
-        if done.reason is not None:
-            on_failure(done.cell.label, done.reason)
-        if on_record is not None:
-            on_record(done.record)
-        on_progress(len(there) + outcome.done + len(outcome.failed), len(unique))
+    claims = Claims(open_place(out))
+    try:
+        there = ranks.first(lambda: _there(unique, root, out, claims, resume=resume, force=force))
+        waiting = [cell for key, cell in unique.items() if key not in there]
+        outcome = GridOutcome(skipped=len(there))
+        on_progress(len(there), len(unique))
+        for done in _run(waiting, str(root), str(out), workers, ray, gpus, ranks):
+            claims.give_back([done.cell.key])
+            outcome.add(done.cell, done.reason)
+            if done.reason is not None:
+                on_failure(done.cell.label, done.reason)
+            if on_record is not None:
+                on_record(done.record)
+            on_progress(len(there) + outcome.done + len(outcome.failed), len(unique))
+    finally:
+        claims.close()
     return outcome
 
 
@@ -118,18 +124,31 @@ def shard_of(cells: Sequence[Cell], shard: str) -> list[Cell]:
 
 
 def _there(
-    cells: dict[str, Cell], root: str | Path, out: str | Path, *, resume: bool, force: bool
+    cells: dict[str, Cell], root: str | Path, out: str | Path, claims: Claims, *, resume: bool, force: bool
 ) -> frozenset[str]:
-    """Keys of the cells that need not be run."""
+    """Keys of the cells that need not be run; the others are this process's from here on."""
     open_place(out).make()
-    there = {} if force else {key: record for key, record in finished(out).items() if key in cells}
+    claims.take(cells)
+    there = {} if force else _finished(cells, out)
     if there and not resume:
         raise OptionError(
             f"{shown(out)} has {len(there)} of these records: --resume goes on, --force replaces them"
         )
     if there:
         _check_same_data(cells, there, root)
+    claims.give_back(there)
+    if len(there) < len(cells):
+        claims.check_writable()
     return frozenset(there)
+
+
+def _finished(cells: dict[str, Cell], out: str | Path) -> dict[str, Record]:
+    """Records of these cells; one that lies under the name of another cell is none of them."""
+    return {
+        key: record
+        for key, record in finished(out).items()
+        if key in cells and record["cell"] == cells[key].model_dump(mode="json")
+    }
 
 
 def _check_same_data(cells: dict[str, Cell], there: dict[str, Record], root: str | Path) -> None:

@@ -127,7 +127,8 @@ def open_output(
             yield output
         finally:
             if {entry.name for entry in folder.iterdir()} <= {_SETTINGS, parts.name}:
-                (folder / _SETTINGS).unlink(missing_ok=True)  # nothing was made: as if it had not been called
+                with contextlib.suppress(OSError):  # what went wrong is told already
+                    (folder / _SETTINGS).unlink(missing_ok=True)  # nothing was made: as if it was not called
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def _check_settings(
     folder: Path, before: dict[str, Any], settings: dict[str, Any], results: Sequence[str], force: bool
 ) -> None:
     if not before:
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and not all(_is_leftover(entry) for entry in folder.iterdir()):
             raise OptionError(f"{folder} is not empty and not of our making: choose another folder")
         return
     differing = [key for key, value in settings.items() if before.get(key, value) != value]
@@ -193,14 +194,23 @@ def _held(parts: Path) -> Iterator[None]:
             shutil.rmtree(parts, ignore_errors=True)
 
 
+def _is_leftover(path: Path) -> bool:
+    """Of a run that may have been killed before it wrote anything else."""
+    return re.fullmatch(r"\.parts-\d+-\w+", path.name) is not None
+
+
 def _remove_leftovers(folder: Path) -> None:
     """What killed runs have left behind."""
     for parts in folder.glob(".parts-*-*"):
-        if fcntl is None or not re.fullmatch(r"\.parts-\d+-\w+", parts.name):
+        if fcntl is None or not _is_leftover(parts):
             continue
-        with contextlib.suppress(OSError), (parts / "lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(parts, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if not (parts / "lock").exists():  # killed between its first two steps
+                parts.rmdir()
+                continue
+            with (parts / "lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(parts, ignore_errors=True)
 
 
 @contextlib.contextmanager

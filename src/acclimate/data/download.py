@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import importlib
+import os
 import time
 import urllib.error
 import urllib.parse
@@ -23,6 +25,7 @@ __all__ = ["cached", "download"]
 Progress = Callable[[int, int | None], None]
 _BLOCK = 1 << 20
 _LONGEST_NAME = 100
+_OF_THIS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # full or read-only: no further try helps
 _TRIES = 5
 _TIMEOUT = 30.0
 _PAUSE = 0.5  # seconds before the first further try; doubled each time
@@ -48,10 +51,10 @@ def download(
                 "not whole; remove it"
             )
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     for attempt in range(_TRIES):
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
             _append(url, part, progress)
             break
         except (OSError, HTTPException) as error:
@@ -65,7 +68,10 @@ def download(
         raise FetchError(
             f"what {shown(url)} gave has the checksum {found}, expected {md5}: it was removed; fetch it again"
         )
-    part.replace(target)
+    try:
+        part.replace(target)
+    except OSError as error:
+        raise FetchError(_told(url, target, part, error)) from error
     return target
 
 
@@ -118,6 +124,8 @@ def _append(url: str, part: Path, progress: Progress) -> None:
             file.write(block)
             progress(file.tell(), total)
         done = file.tell()
+        file.flush()
+        os.fsync(file.fileno())  # or the name might outlive a power cut without the content
     if total is not None and done < total:
         raise ConnectionError(f"the connection was cut after {done:,} of {total:,} bytes")
     tag.unlink(missing_ok=True)
@@ -185,6 +193,8 @@ def _final(error: Exception) -> bool:
     """Whether another try would not help."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code < 500
+    if isinstance(error, OSError) and error.errno in _OF_THIS_DISK:
+        return True
     return isinstance(error, (FetchError, FileNotFoundError, PermissionError)) or "Errno -2" in str(error)
 
 

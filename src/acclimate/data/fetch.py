@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -124,5 +126,8 @@ def _unpack(path: Path, root: Path, archive: Archive) -> None:
                 part.replace(root / part.name)
     except OSError as error:
         raise FetchError(f"{beside} cannot be moved to {root}: {error.strerror or error}") from error
-    shutil.rmtree(beside)
-    path.unlink()
+    if hasattr(os, "sync"):
+        os.sync()  # or a power cut could take what was unpacked, when the archive is gone
+    shutil.rmtree(beside, ignore_errors=True)
+    with contextlib.suppress(OSError):  # all that matters is there
+        path.unlink()
