@@ -40,6 +40,8 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/compiled.py
 	$(BIN)/python benchmarks/precision.py
 	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/fuzz.py
 	$(BIN)/python benchmarks/cluster.py
 	ACCLIMATE_TEST_RANKS=3 $(BIN)/pytest --quiet tests/test_ranks.py
 	$(BIN)/python benchmarks/grids.py

@@ -1,10 +1,11 @@
-"""A grid is killed at ten random moments and resumed: its records must be those of an undisturbed run.
+"""`kill -9` at fifty random moments: a grid and an adaptation, resumed, must end as undisturbed ones do.
 
-python benchmarks/kills.py
+python benchmarks/kills.py [--kills 25]
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import signal
@@ -12,50 +13,98 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from records import write
 
+from acclimate.corruptions import corrupt
+from acclimate.delta import read_delta
+from acclimate.demo.bundle import bundled_images
 from acclimate.records import finished, same
 
-KILLS, SEED = 10, 0
-COMMAND = [
-    sys.executable, "-m", "acclimate", "bench", "demo", "--limit", "128", "--epochs", "2",
-    "--methods", "source,bn,tent,slr,slr+it", "--corruptions", "contrast,fog,spatter", "--seeds", "2020,2021",
-    "--workers", "2", "--resume",
+SEED = 0
+ACCLIMATE = [sys.executable, "-m", "acclimate"]
+GRID = [
+    "bench", "demo", "--limit", "128", "--epochs", "2", "--methods", "source,bn,tent,slr,slr+it",
+    "--corruptions", "contrast,fog,spatter", "--seeds", "2020,2021", "--workers", "2", "--resume",
 ]  # fmt: skip
+ADAPT = ["adapt", "--model", "demo", "--epochs", "12", "--resume"]
 
 
-def run(out: Path, seconds: float | None = None) -> float:
-    """Run the grid, or kill it and its processes after some seconds; how long it took."""
+def run(command: list[str], seconds: float | None = None) -> float:
+    """Run a command, or kill it and its processes after some seconds; how long it took."""
     started = time.monotonic()
-    with subprocess.Popen(
-        [*COMMAND, "--out", out], stdout=subprocess.DEVNULL, start_new_session=True
-    ) as process:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([*ACCLIMATE, *command], start_new_session=True, **quiet) as process:
         try:
-            assert process.wait(seconds) == 0
+            assert process.wait(seconds) == 0, command
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # cells are killed midway
     return time.monotonic() - started
 
 
+def killed(
+    what: str, command: Callable[[Path], list[str]], state: Callable[[Path], Any], kills: int
+) -> tuple[list[dict[str, Any]], Path, Path]:
+    """Two runs: an undisturbed one, and one that is killed again and again and ends all the same."""
+    rng, scratch = random.Random(f"{SEED} {what}"), Path(tempfile.mkdtemp())
+    whole, broken = scratch / "whole", scratch / "broken"
+    seconds, rows = run(command(whole)), []
+    for number in range(kills):
+        moment = rng.uniform(0, 0.5 * seconds)
+        run(command(broken), moment)
+        rows.append({"what": what, "kill": number + 1, "after s": round(moment, 1), "kept": state(broken)})
+        print(rows[-1], flush=True)
+    run(command(broken))
+    return rows, whole, broken
+
+
+def grid_rows(kills: int) -> tuple[list[dict[str, Any]], bool]:
+    """The records of a grid."""
+
+    def count(out: Path) -> str:
+        return f"{len(finished(out))} records"
+
+    rows, whole, broken = killed("grid", lambda out: [*GRID, "--out", str(out)], count, kills)
+    one, other = finished(whole), finished(broken)
+    left = [path.name for path in broken.iterdir() if ".part" in path.name]
+    return rows, one.keys() == other.keys() and all(same(one[key], other[key]) for key in one) and not left
+
+
+def adapt_rows(kills: int) -> tuple[list[dict[str, Any]], bool]:
+    """The delta of an adaptation, to the last bit."""
+    data = Path(tempfile.mkdtemp()) / "images.npy"
+    pixels = (bundled_images()[0][:1000] * 255).round().byte()
+    np.save(data, corrupt(pixels, "contrast", 5).permute(0, 2, 3, 1).numpy())
+
+    def command(out: Path) -> list[str]:
+        return [*ADAPT, "--data", str(data), "--out", str(out.with_suffix(".safetensors"))]
+
+    def steps(out: Path) -> str:
+        path = out.with_suffix(".safetensors")
+        return f"{int(read_delta(path)[0]['steps'][0])} steps" if path.exists() else "nothing"
+
+    rows, whole, broken = killed("adapt", command, steps, kills)
+    one, other = (read_delta(path.with_suffix(".safetensors")) for path in (whole, broken))
+    equal = one[1] == other[1] and all(bool((one[0][name] == other[0][name]).all()) for name in one[0])
+    return rows, equal
+
+
 def main() -> None:
-    rng = random.Random(SEED)
-    with tempfile.TemporaryDirectory() as scratch:
-        whole, broken = Path(scratch) / "whole", Path(scratch) / "broken"
-        seconds = run(whole)
-        rows = []
-        for number in range(KILLS):
-            moment = rng.uniform(0, 0.5 * seconds)
-            run(broken, moment)
-            rows.append({"kill": number + 1, "after s": round(moment, 1), "records": len(finished(broken))})
-            print(rows[-1], flush=True)
-        run(broken)
-        one, other = finished(whole), finished(broken)
-        equal = one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    print(f"{len(one)} records, equal: {equal}")
-    write("bench_kills", {"cells": len(one), "seed": SEED, "equal_to_an_undisturbed_run": equal}, rows)
-    assert equal
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=25, help="of the grid, and as many of the adaptation")
+    given = parser.parse_args()
+    rows, equal = [], {}
+    for name, part in (("grid", grid_rows), ("adapt", adapt_rows)):
+        own, equal[name] = part(given.kills)
+        rows += own
+    print(equal)
+    protocol = {"kills": len(rows), "seed": SEED, "equal_to_an_undisturbed_run": all(equal.values())}
+    write("bench_kills", protocol, rows)
+    assert all(equal.values()), equal
 
 
 if __name__ == "__main__":

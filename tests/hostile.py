@@ -14,6 +14,7 @@ import pickle
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,10 +76,18 @@ def _picture(size: tuple[int, int], kind: str = "png") -> bytes:
     return saved(lambda file: Image.new("L", size).save(file, kind))
 
 
-def _resized(content: bytes, width: int, height: int) -> bytes:
-    """A JPEG file that says it has another size."""
+def _huge_png() -> bytes:
+    """One that says it has a billion pixels."""
+    content, size = bytearray(_picture((8, 8))), (32_000).to_bytes(4, "big")
+    content[16:24] = size + size
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    return bytes(content)
+
+
+def _huge_jpeg() -> bytes:
+    content, size = _picture((8, 8), "jpeg"), (65_000).to_bytes(2, "big")
     at = content.index(b"\xff\xc0") + 5
-    return content[:at] + height.to_bytes(2, "big") + width.to_bytes(2, "big") + content[at + 4 :]
+    return content[:at] + size + size + content[at + 4 :]
 
 
 _PROGRAM = b"""%!PS-Adobe-3.0 EPSF-3.0
@@ -180,14 +189,12 @@ HOSTILE: dict[str, dict[str, Hostile]] = {
         "two megabytes": Hostile(lambda: b"#" * (2 << 20), "more than 1,048,576 bytes"),
     },
     "png": {
-        "a billion pixels": Hostile(lambda: _picture((32_000, 32_000)), "exceeds limit"),
+        "a billion pixels": Hostile(_huge_png, "exceeds limit"),
         "a line": Hostile(lambda: _picture((1, 2_000_000)), "no square can be cut"),
         "a program": Hostile(lambda: _PROGRAM, "cannot identify image file"),
     },
     "jpeg": {
-        "a billion pixels": Hostile(
-            lambda: _resized(_picture((8, 8), "jpeg"), 65_000, 65_000), "exceeds limit"
-        ),
+        "a billion pixels": Hostile(_huge_jpeg, "exceeds limit"),
     },
     "npy": {
         "terabytes": Hostile(lambda: _npy(_TERABYTES, b"0" * 100), "cannot be read as an array"),

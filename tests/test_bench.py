@@ -265,7 +265,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_killed_and_resumed_it_gives_the_same_records(tmp_path: Path) -> None:
-    """Once here; ten times at random moments in `benchmarks/kills.py`."""
+    """Once here; at fifty random moments in `benchmarks/kills.py`."""
     cells = small_grid()
     spec = {
         "networks": [NETWORK.model_dump()], "data": [DEMO.model_dump()], "methods": ["bn", "slr"],
