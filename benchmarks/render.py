@@ -11,6 +11,7 @@ import cluster_tables
 import command_line
 import experiments
 import reference_tables
+import trust_tables
 from grid_tables import grid_sections, mean_and_spread
 from pages import DOCS, fill
 from records import RESULTS
@@ -308,7 +309,7 @@ def main() -> None:
         fill(page, "demo", plain(json.loads((RESULTS / "demo.json").read_text())))
     corruptions()
     fill(DOCS / "fast.md", "speed", speed_sections().rstrip())
-    for module in (experiments, reference_tables, command_line, cluster_tables):
+    for module in (experiments, reference_tables, command_line, cluster_tables, trust_tables):
         for path, text in module.pages().items():
             path.write_text(text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Stability, the gate and temperatures: what is said of accuracy without a label, held against known truth."""
+"""Stability, the gate and temperatures: what is said of accuracy without a label, where it is known."""
 
 from __future__ import annotations
 
@@ -153,8 +153,10 @@ def test_the_command_refuses_what_is_worse(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_record_has_the_calibration_that_was_asked_for() -> None:
     cell = Cell(
-        network=Network(name="demo"), data=Data(name="demo", path="acclimate.demo.bundle:bundled_images", limit=128),
-        corruption="contrast", severity=5, method="slr", epochs=1, overrides={"calibrate": True, "guard": True},
+        network=Network(name="demo"),
+        data=Data(name="demo", path="acclimate.demo.bundle:bundled_images", limit=128),
+        corruption="contrast", severity=5, method="slr", epochs=1,
+        overrides={"calibrate": True, "guard": True},
     )  # fmt: skip
     result = run_cell(cell, Path())["result"]
     assert result["alarms"] == []
