@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from acclimate import InputTransformation
 from acclimate.errors import InputError, OptionError
@@ -14,6 +15,19 @@ from acclimate.errors import InputError, OptionError
 def test_identity_at_the_start_to_the_last_bit(channels: int, width: int, depth: int) -> None:
     x = torch.rand(2, channels, 9, 7) * 4 - 2
     assert torch.equal(InputTransformation(channels, width, depth)(x), x)
+
+
+def test_the_first_weights_are_those_that_torch_gives() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        expected = [nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 3, 3)]
+    before = torch.get_rng_state()
+    made = InputTransformation(3, width=8, depth=2, generator=torch.Generator().manual_seed(3))
+    found = [layer for layer in made.r if isinstance(layer, nn.Conv2d)]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.weight, other.weight)
+        assert torch.equal(one.bias, other.bias)
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_follows_its_formula() -> None:

@@ -7,9 +7,10 @@ merged into the one before it. Whatever comes beside the images is ignored: labe
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ __all__ = ["Batches", "in_order"]
 
 Plan = list[list[int]]
 """The positions of the images of every batch of an epoch."""
+_BORROWED: Final = threading.Lock()
 
 
 class Batches:
@@ -234,8 +236,11 @@ def _covers_all(sampler: Any, dataset: Any) -> bool:
 
 
 def _drawn(sampler: Any, seed: int) -> list[Any]:
-    """What a sampler gives, drawn from a seed and without touching torch's global generator."""
-    with torch.random.fork_rng(devices=[]):
+    """What a sampler gives, drawn from a seed; torch's global generator is put back as it was.
+
+    All threads share it, so that one of them borrows it at a time.
+    """
+    with _BORROWED, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return list(sampler)
 

@@ -111,9 +111,10 @@ class Engine:
                     "the input transformation works on pixels, so that it needs normalize=(mean, std); "
                     "for a network that takes pixels in [0, 1], give mean 0 and std 1"
                 )
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(options.seed)
-                transform = InputTransformation(len(normalization.mean), method.width, method.depth)
+            generator = torch.Generator().manual_seed(options.seed)
+            transform = InputTransformation(
+                len(normalization.mean), method.width, method.depth, generator=generator
+            )
             transform.to(self.device, self._dtype)
         if normalization is not None:
             normalization.to(self.device, self._dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -63,6 +64,7 @@ class SecondPass:
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         self._versions = [x._version for x in tensors]
         self._as_before = _surroundings(tensors[0].device, around)
+        self._random: _Random | None = _random_state(tensors[0].device)
         self._places: list[weakref.ref[_Place]] = []
         self._is_done = False
         # as the second time: without what a tensor remembers of where it is from
@@ -79,6 +81,8 @@ class SecondPass:
         assert self._hooks is not None
         self._hooks.__exit__()
         self._hooks = None  # it holds this object, which shall go with the graph
+        if self._random is not None and self._random.is_now():
+            self._random = None  # it drew nothing: the generators, which all threads share, are left alone
 
     def _pack(self, x: Tensor) -> _Place:
         place = _Place(x)
@@ -109,7 +113,8 @@ class SecondPass:
                 raise _Enough
 
         try:
-            with saved_tensors_hooks(pack, _unused), torch.enable_grad(), self._as_before():
+            drawing = nullcontext() if self._random is None else self._random.again()
+            with saved_tensors_hooks(pack, _unused), torch.enable_grad(), drawing, self._as_before():
                 self._function(*args, **kwargs)
             raise _different("kept less than before")
         except _Enough:
@@ -129,25 +134,48 @@ def _surroundings(
     device: torch.device, around: Callable[[], AbstractContextManager[None]]
 ) -> Callable[[], AbstractContextManager[None]]:
     """What makes again the context of the caller, which backward does not have."""
-    kind, devices = device.type, [device] if device.type == "cuda" else []
+    kind = device.type
     lean = [mode for mode in _modes() if isinstance(mode, Lean)]
     is_cast, precision = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-    random = torch.get_rng_state(), [torch.cuda.get_rng_state(d) for d in devices]
 
     @contextmanager
     def as_before() -> Iterator[None]:
         with (
-            torch.random.fork_rng(devices),
             torch.autocast(kind, precision, enabled=is_cast),
             around(),
             lean[0] if lean else nullcontext(),
         ):
-            torch.set_rng_state(random[0])
-            for d, state in zip(devices, random[1], strict=True):
-                torch.cuda.set_rng_state(state, d)
             yield
 
     return as_before
+
+
+@dataclass(frozen=True)
+class _Random:
+    """Where torch's generators stood."""
+
+    cpu: Tensor
+    on_gpu: dict[torch.device, Tensor]
+
+    def is_now(self) -> bool:
+        """Whether they stand there still."""
+        now = _random_state(*self.on_gpu)
+        same = [torch.equal(state, now.on_gpu[device]) for device, state in self.on_gpu.items()]
+        return torch.equal(self.cpu, now.cpu) and all(same)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Within, they go on from there; then they stand where they stood before."""
+        with torch.random.fork_rng(list(self.on_gpu)):
+            torch.set_rng_state(self.cpu)
+            for device, state in self.on_gpu.items():
+                torch.cuda.set_rng_state(state, device)
+            yield
+
+
+def _random_state(*devices: torch.device) -> _Random:
+    on_gpu = {device: torch.cuda.get_rng_state(device) for device in devices if device.type == "cuda"}
+    return _Random(torch.get_rng_state(), on_gpu)
 
 
 def _unused(*_: object) -> Any:
