@@ -116,8 +116,14 @@ def test_adapting_to_a_secret_address(server: Server, tmp_path: Path) -> None:
     page = CliRunner().invoke(app, ["report", "adapted.json", "--out", "report.html"])
     assert page.exit_code == 0, page.output
     assert leaks(tmp_path, run.output + page.output) == []
-    data = json.loads(Path("adapted.json").read_text())["cell"]["data"]
+    record = json.loads(Path("adapted.json").read_text())
+    data = dict(record["cell"]["data"])
     assert (data["name"], data["path"]) == ("a.tar", shown(where))
+
+    record["cell"]["data"]["path"] = where  # as somebody's own code may write it
+    (tmp_path / "own.json").write_text(json.dumps(record))
+    assert CliRunner().invoke(app, ["report", "own.json", "--out", "own.html"]).exit_code == 0
+    assert leaks(tmp_path, "") == [str(tmp_path / "own.json")]
 
     again = CliRunner().invoke(app, [*ADAPT, "--data", data["path"], "--force"])
     assert again.exit_code == 2

@@ -11,7 +11,7 @@ from typing import Any
 
 from acclimate.bench.presets import PRESETS
 from acclimate.bench.spec import Cell
-from acclimate.errors import AcclimateError
+from acclimate.errors import AcclimateError, shown
 from acclimate.records import Record
 from acclimate.report.gather import Gathered
 from acclimate.report.reading import data_of, learns, network_of, shift_of
@@ -154,7 +154,7 @@ def _adapt_command(cell: dict[str, Any]) -> str:
         "model": network["name"],
         "weights": network["weights"],
         "normalize": network["normalize"],
-        "data": data["path"],
+        "data": shown(data["path"]),
         "layout": None if data["layout"] == "auto" else data["layout"],
         "split": data["split"],
         "size": data["size"],
