@@ -38,7 +38,9 @@ sys.addaudithook(watch)
 _RUN = """
 import sys
 from acclimate.cli import main
+from acclimate.demo.measure import measure
 
+list(measure(["contrast"], ["bn", "slr+it"], count=32, epochs=1))
 for words in {commands!r}:
     sys.argv[1:] = words
     try:
@@ -92,10 +94,9 @@ def test_no_command_connects_unasked(tmp_path: Path, watched: dict[str, str]) ->
     (tmp_path / "spec.yaml").write_text(json.dumps(spec))
     commands = [
         "list models",
-        "demo --quick --corruption contrast",
         "doctor --model demo --data photos",
         "adapt --model demo --data photos --epochs 1 --batch-size 8 --log tensorboard",
-        "corrupt photos corrupted --corruption contrast --severity 1",
+        "corrupt photos corrupted --corruption contrast --severity 1 --workers 1",
         "bench spec.yaml --out records --workers 1",
         "report records adapted.json --out report.html",
     ]
