@@ -178,7 +178,7 @@ def test_reset_restores_every_tensor_and_the_future(method: str, statistics: str
 
 def test_the_snapshot_holds_only_what_can_change() -> None:
     adapter = Adapter(resnet(), "slr")
-    assert set(adapter._engine._snapshot) == set(adapter.adapting)
+    assert set(adapter._engine._moving.source) == set(adapter.adapting)
     assert not any("conv" in name or "linear" in name for name in adapter.adapting)
 
 

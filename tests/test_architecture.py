@@ -31,6 +31,7 @@ LAYERS = (
     ),
     ("methods", "options", "freeze", "statistics", "network", "batches"),
     ("gate", "guard", "objectives", "optimization", "prepare"),
+    ("moving",),
     ("export", "engine"),
     ("fitting",),
     ("adapter",),

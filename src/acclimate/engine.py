@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from acclimate.delta import digests
 from acclimate.errors import AcclimateWarning, DivergenceError, ModelError, OptionError
 from acclimate.fast.checkpoints import Checkpoints
 from acclimate.fast.precision import LossScale, chosen_precision
 from acclimate.fast.recycling import keep_memory
-from acclimate.guard import Guard, Look
+from acclimate.guard import Guard, Look, shown
 from acclimate.images import checked_images
 from acclimate.input_transform import InputTransformation
 from acclimate.methods import Method
+from acclimate.moving import Moving, under
 from acclimate.network import Network, Normalization
 from acclimate.objectives import External, Objective
-from acclimate.optimization import learning_rate, make_optimizer, optimizer_state, restore_optimizer
+from acclimate.optimization import learning_rate
 from acclimate.options import Options
 from acclimate.prepare import floating_like, model_info, normalization_mismatch, prepare
 from acclimate.pseudo_labels import centroid_labels
@@ -74,14 +74,12 @@ class Engine:
         self.network = self._make_network()
         mismatch = options.normalize and normalization_mismatch(model_info(model), *options.normalize)
         self.cautions = (*self.prepared.cautions, mismatch) if mismatch else self.prepared.cautions
-        self.parameters = self._find_parameters()
-        """What the optimiser moves."""
+        self._moving = Moving(self.prepared, self.network, method, fused="optimizer" in options.tricks)
+        self.parameters, self._optimizer = self._moving.parameters, self._moving.optimizer
         if external is not None and not self.parameters:
             raise OptionError(f"{method.name!r} adapts no parameters, so that objective= has nothing to move")
         if self.parameters and not (method.has_loss or external is not None):
             raise OptionError(f"{method.name!r} has no loss that could move the parameters it adapts")
-        fused = "optimizer" in options.tricks
-        self._optimizer = make_optimizer(method, self.parameters, fused=fused) if self.parameters else None
         self.objective: Objective | None = None
         self._checkpoints = Checkpoints(
             self.network,
@@ -92,9 +90,7 @@ class Engine:
         )
         own = [p for name, p in self.parameters.items() if name.startswith("model.")]
         self.guard = Guard(own or self.parameters.values(), active=options.guard)
-        self._digests: dict[str, str] | None = None
-        self._snapshot = {name: tensor.detach().clone() for name, tensor in self.changing().items()}
-        self.adapts = bool(self._snapshot)
+        self.adapts = bool(self._moving.source)
         self.reset()
         self.ranks.check_device(self.device)
         self.ranks.check_same("method and options", (method, options))
@@ -303,23 +299,16 @@ class Engine:
 
     def changing(self) -> dict[str, Tensor]:
         """Every tensor of the network that adaptation can change."""
-        model, names = self.prepared.model, self.prepared.statistics.buffers
-        return {**self.parameters, **{f"model.{name}": model.get_buffer(name) for name in names}}
+        return self._moving.changing()
 
     def source_digests(self) -> dict[str, str]:
         """Digests of the model as the user gave it."""
-        if self._digests is None:
-            # by address: two names can lead to one tensor
-            first = {t.data_ptr(): self._snapshot[name] for name, t in self.changing().items() if t.numel()}
-            state = self.prepared.model.state_dict()
-            tensors = {n: state[n] for n in self.prepared.source_names if isinstance(state[n], Tensor)}
-            self._digests = digests({name: first.get(t.data_ptr(), t) for name, t in tensors.items()})
-        return self._digests
+        return self._moving.source_digests()
 
     def state(self) -> dict[str, Tensor]:
         """All that changed, and all that the next step depends on, as tensors."""
         self.settle()
-        tensors = self._moving()
+        tensors = self._moving.state()
         if self.objective is not None:
             tensors |= {f"objective.{name}": value for name, value in self.objective.state_dict().items()}
         for key, values in self.history.per_step().items():
@@ -330,28 +319,16 @@ class Engine:
             tensors |= {f"guard.{name}": value for name, value in self.guard.state().items()}
         return {**tensors, "steps": torch.tensor([self.step, self.prepared.statistics.steps])}
 
-    def _moving(self) -> dict[str, Tensor]:
-        """What adaptation has moved in the network, and what the optimiser knows of it."""
-        tensors = {f"network.{name}": tensor for name, tensor in self.changing().items()}
-        if self._optimizer is not None:
-            state = optimizer_state(self._optimizer, self.parameters)
-            tensors |= {f"optimizer.{name}": value for name, value in state.items()}
-        return tensors
-
     def _copied(self) -> dict[str, Tensor]:
         """A state to go back to."""
         assert self.objective is not None
-        state = {**self._moving(), "p": self.objective.distribution.p}
+        state = {**self._moving.state(), "p": self.objective.distribution.p}
         copies = {name: tensor.detach().clone() for name, tensor in state.items()}
         return {**copies, "steps": torch.tensor(self.prepared.statistics.steps)}
 
     def _put_back(self, state: dict[str, Tensor]) -> None:
         """A state that was copied, or the source, if it is empty."""
-        with torch.no_grad():
-            for name, tensor in self.changing().items():
-                tensor.copy_(state.get(f"network.{name}", self._snapshot[name]))
-        if self._optimizer is not None:
-            restore_optimizer(self._optimizer, self.parameters, _under("optimizer.", state))
+        self._moving.put_back(state)
         if self.objective is not None:
             self.objective.distribution.restart()
             self.objective.distribution.p = state.get("p", self.objective.distribution.p)
@@ -360,34 +337,24 @@ class Engine:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
-        with torch.no_grad():
-            for name, tensor in self.changing().items():
-                tensor.copy_(tensors[f"network.{name}"])
-        state = _under("objective.", tensors)
+        self._moving.put_back(tensors)
+        state = under("objective.", tensors)
         if state:
             p = state["distribution.p"].to(self.device)
             objective = self._objective_for(p.unsqueeze(0))
             objective.distribution.p = p
             objective.labels = state["labels"].to(self.device) if "labels" in state else None
-        if self._optimizer is not None:
-            restore_optimizer(self._optimizer, self.parameters, _under("optimizer.", tensors))
-        for key, values in _under("history.", tensors).items():
+        for key, values in under("history.", tensors).items():
             numbers = values.tolist()
             setattr(self.history, key, [int(n) for n in numbers] if key == "epoch" else numbers)
         if self._scale is not None:
             value, since = tensors["scale"].tolist()
             self._scale.value, self._scale.since = value, int(since)
         self.guard.restore(
-            {name: value.to(_home(name, self.device)) for name, value in _under("guard.", tensors).items()}
+            {name: value.to(_home(name, self.device)) for name, value in under("guard.", tensors).items()}
         )
         self.history.alarms = self.guard.alarms
         self.step, self.prepared.statistics.steps = tensors["steps"].tolist()
-
-    def _find_parameters(self) -> dict[str, nn.Parameter]:
-        chosen = {f"model.{name}": parameter for name, parameter in self.prepared.parameters.items()}
-        if self.network.transform is not None:
-            chosen |= {f"transform.{name}": p for name, p in self.network.transform.named_parameters()}
-        return chosen
 
     def _objective_for(self, logits: Tensor) -> Objective:
         """The objective, made when the first logits tell the number of classes."""
@@ -448,32 +415,13 @@ class Engine:
     def _measured(self, loss: Tensor, logits: Tensor) -> Look:
         """What a step shows, by one transfer from the device."""
         assert self.objective is not None
-        followed = self.objective.distribution
-        assert followed.confidence is not None
         gradients = self._gradients() if self._learns else []
-        values = [loss, followed.confidence, followed.entropy()]
-        watched = self.guard.active and self._learns
-        way: list[Tensor] = []
-        if watched:
-            way = self.guard.measures()
-            lengths = torch.linalg.vector_norm(logits, dim=1)
-            values += [self.ranks.mean(lengths), followed.common_share()]
-        values += [*way, *(torch._foreach_norm(gradients) if gradients else ())]
-        narrow = [value if value.dtype == torch.float32 else value.float() for value in values]
-        loss_, confidence, entropy, *rest = torch.stack(narrow).tolist()
-        told = {"loss": loss_, "confidence": confidence, "class_entropy": entropy}
-        if not watched:
-            return Look(0.0, gradient_norm=math.hypot(*rest), **told)
-        logit_norm, share, *parts = rest
+        followed = self.objective.distribution
+        if not (self.guard.active and self._learns):
+            return shown(loss, followed, gradients)
+        lengths = self.ranks.mean(torch.linalg.vector_norm(logits, dim=1))
         count = sum(self.ranks.counts) if self.ranks.size > 1 else len(logits)
-        return Look(
-            self.guard.drift_of(parts[: len(way)]),
-            gradient_norm=math.hypot(*parts[len(way) :]),
-            logit_norm=logit_norm,
-            top_share=share,
-            possible_entropy=followed.possible_entropy(count),
-            **told,
-        )
+        return shown(loss, followed, gradients, self.guard, lengths, count)
 
     def _overflows(self, look: Look) -> bool:
         """Whether the gradient is too large for float16 only, so that a smaller loss scale helps."""
@@ -510,7 +458,3 @@ class Engine:
 def _home(name: str, device: torch.device) -> torch.device | str:
     """Where a tensor of the guard lives: counters stay with Python, as torch has it for Adam's steps."""
     return "cpu" if name == "document" or name.endswith(("steps", "/step")) else device
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -30,9 +30,10 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from acclimate.diversity import ClassDistribution
 from acclimate.types import Alarm
 
-__all__ = ["SIGNALS", "Guard", "Look"]
+__all__ = ["SIGNALS", "Guard", "Look", "shown"]
 
 State = dict[str, Tensor]
 
@@ -58,6 +59,32 @@ class Look:
     """Share of the commonest class in p_t, if it is many times its prior; otherwise 0."""
     possible_entropy: float = 0.0
     """Of p_t, for so many images and this prior."""
+
+
+def shown(
+    loss: Tensor,
+    followed: ClassDistribution,
+    gradients: list[Tensor],
+    guard: Guard | None = None,
+    logit_norm: Tensor | None = None,
+    images: int = 0,
+) -> Look:
+    """What a step shows, by one transfer from the device; with a guard, also what that one wants to know."""
+    assert followed.confidence is not None
+    values = [loss, followed.confidence, followed.entropy()]
+    norms = list(torch._foreach_norm(gradients)) if gradients else []
+    way = [] if guard is None else guard.measures()
+    more = [] if logit_norm is None else [logit_norm, followed.common_share()]
+    narrow = [v if v.dtype == torch.float32 else v.float() for v in (*values, *norms, *way, *more)]
+    found: list[float] = torch.stack(narrow).tolist()
+    told = dict(zip(("loss", "confidence", "class_entropy"), found, strict=False))
+    told["gradient_norm"] = math.hypot(*found[3 : 3 + len(norms)])
+    if guard is None:
+        return Look(0.0, **told)
+    length, share = found[-2:]
+    drift = guard.drift_of(found[3 + len(norms) : -2])
+    possible = followed.possible_entropy(images)
+    return Look(drift, logit_norm=length, top_share=share, possible_entropy=possible, **told)
 
 
 class _Seen(NamedTuple):
