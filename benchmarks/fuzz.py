@@ -95,7 +95,10 @@ def work(name: str, first: int, inputs: int, file: Path) -> None:
     from fuzzing import Input, fuzzed, judged
 
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as scratch, file.open("a", buffering=1) as told:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        file.open("a", buffering=1, errors="backslashreplace") as told,
+    ):
         for reader in READERS.values():  # parts of all of them are spliced
             reader.make()
         for content in READERS[name].make():

@@ -103,7 +103,6 @@ def run_fit(folder: Path, faults: Faults) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AcclimateWarning)  # that nothing was left to do
         adapter.fit(images(), 2, batch_size=8, on_step=save, progress=False)
-    adapter.save(path)
 
 
 def _delta(folder: Path) -> Any:

@@ -55,6 +55,15 @@ def test_an_interrupt_at_any_line_of_a_fit(tmp_path: Path) -> None:
         assert interrupted(at, tmp_path / "d") == (expected, expected), at
 
 
+def test_an_interrupt_after_the_last_batch_of_an_epoch(tmp_path: Path) -> None:
+    """Nothing of that epoch is left to be read."""
+    task, path = TASKS["adapt"], tmp_path / "a"
+    steps = [at for at, what in enumerate(operations(task, tmp_path / "whole").seen) if what == "step"]
+    expected = task.result(tmp_path / "whole")
+    for at in steps:
+        assert outcome(task, path, at, "Ctrl-C") == expected
+
+
 def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = TASKS["grid"]
     for name in "ab":

@@ -20,7 +20,7 @@ from acclimate.data.download import cached, download
 from acclimate.data.pictures import read_image
 from acclimate.errors import InputError, OptionError
 from acclimate.records import finished, read_records
-from file_readers import READERS
+from file_readers import READERS, saved
 from fuzzing import Input, judged
 from hostile import HOSTILE, SENTINEL
 
@@ -58,6 +58,15 @@ def test_a_line_of_pixels_does_not_become_a_billion(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="of 1 by 65000 pixels no square can be cut"):
         read_image(tmp_path / "a.png", 224)
     assert read_image(tmp_path / "a.png", None).shape == (65_000, 1, 3)
+
+
+def test_a_small_file_has_no_eighty_million_pixels(tmp_path: Path) -> None:
+    """Pillow would take it: it warns of 90 million, and refuses 180."""
+    content = saved(lambda file: Image.new("RGB", (16, 16)).save(file, "bmp"))
+    announced = content[:18] + (9_000).to_bytes(4, "little") * 2 + content[26:]
+    (tmp_path / "a.bmp").write_bytes(announced)
+    with pytest.raises(InputError, match="it announces 9000 by 9000 pixels in 822 bytes"):
+        read_image(tmp_path / "a.bmp", 224)
 
 
 @pytest.mark.parametrize("name", ["../../etc", "/etc", "fog/../..", "fog\0", ".."])

@@ -185,8 +185,10 @@ def in_order(parts: Sequence[tuple[Tensor, Tensor | None]], order: Tensor | None
 
 
 def _read_ahead(batch: Callable[[list[int]], Tensor], plan: Plan) -> Iterator[Tensor]:
+    if not plan:  # interrupted after the last batch of an epoch: nothing of it is left
+        return
     with ThreadPoolExecutor(1, thread_name_prefix="acclimate-read") as reader:
-        waiting = [reader.submit(batch, plan[0])] if plan else []
+        waiting = [reader.submit(batch, plan[0])]
         for positions in [*plan[1:], None]:
             images = waiting.pop().result()
             if positions is not None:

@@ -185,13 +185,13 @@ def _remove(folder: Path, results: Sequence[str]) -> None:
 @contextlib.contextmanager
 def _held(parts: Path) -> Iterator[None]:
     """A lock on the folder of parts says that its run is alive; the folder goes with the run."""
-    with (parts / "lock").open("w") as lock:
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, parts, ignore_errors=True)
+        with _reported(parts):
+            lock = stack.enter_context((parts / "lock").open("w"))
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            shutil.rmtree(parts, ignore_errors=True)
+        yield
 
 
 def _is_leftover(path: Path) -> bool:

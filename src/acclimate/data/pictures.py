@@ -20,6 +20,7 @@ _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """By content, whatever a file is called. Pillow knows others: one of them is a program that it would run."""
 _MOST_PIXELS = 1 << 27
 """Of an image made larger for a crop: a line of pixels would become a billion of them."""
+_SMALL, _DENSEST = 1 << 24, 1000  # pixels that any file may have, and beyond that for each of its bytes
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
@@ -70,6 +71,7 @@ def decode_image(content: bytes, name: str, crop: Crop | int | None) -> Bytes:
     """
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as found:
+            _check_pixels(found, len(content))
             image = eight_bits(found)
         if crop is not None:
             image = (Crop(crop) if isinstance(crop, int) else crop)(image)
@@ -77,6 +79,12 @@ def decode_image(content: bytes, name: str, crop: Crop | int | None) -> Bytes:
         reason = said(error).partition(" <_io.BytesIO")[0]
         raise InputError(f"{name} cannot be read as an image: {reason}") from error
     return np.asarray(image)
+
+
+def _check_pixels(image: Image.Image, size: int) -> None:
+    """Large images need large files: no format makes a thousand pixels of a byte, but a header may say so."""
+    if image.width * image.height > max(_SMALL, _DENSEST * size):
+        raise ValueError(f"it announces {image.width} by {image.height} pixels in {size:,} bytes")
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
