@@ -120,6 +120,7 @@ def row_of(data: str, corruption: str, method: str, seed: int, times: float, gua
         "accuracy": percent(before.accuracy), "online": percent(first.double().mean().item()),
         "alarms": [alarm.signal for alarm in adapter.history.alarms], "accepted": verdict.accepted,
         "scores": [round(verdict.figures[f"{who}_score"] or 0.0, 4) for who in ("source", "adapted")],
+        "kept": round(verdict.figures["stable_predictions_kept"] or 0.0, 4),
         "temperature": round(temperature, 3),
         "ece": [percent(before.ece), percent(after.ece)], "nll": [round(q.nll, 4) for q in (before, after)],
     }  # fmt: skip
