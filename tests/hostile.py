@@ -127,22 +127,21 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int 
 
 
 def _backwards() -> bytes:
-    """A member of a negative size: the next one begins where this one did."""
-    content = bytearray(tar_of([("set/a.png", b"x" * 600)], tarfile.USTAR_FORMAT))
-    content[124:136] = b"\xff" * 11 + b"\x00"  # -512, in base 256
-    content[134:136] = b"\xfe\x00"
-    content[148:156] = b" " * 8
-    content[148:156] = b"%06o\0 " % sum(content[:512])
-    return bytes(content)
+    """A member of a negative size: the next one begins where this one did, for ever."""
+    members: list[Any] = [("set/a.png", b"x"), ("set/b.png", b"x")]
+    content = tar_of(members, tarfile.USTAR_FORMAT)
+    return content[:1024] + _sized(content[1024:], b"\xff" * 10 + b"\xfe\x00")  # -512, in base 256
+
+
+def _sized(member: bytes, size: bytes) -> bytes:
+    """The header of a member with another size, and the checksum of that."""
+    head = member[:124] + size + member[136:148] + b" " * 8 + member[156:512]
+    return head[:148] + b"%06o\0 " % sum(head) + head[156:] + member[512:]
 
 
 def _announcing(name: str) -> bytes:
     """A member whose size is that of no disk."""
-    content = bytearray(tar_of([(name, b"1")], tarfile.GNU_FORMAT))
-    content[124:136] = b"\x80" + (2**60).to_bytes(11, "big")
-    content[148:156] = b" " * 8
-    content[148:156] = b"%06o\0 " % sum(content[:512])
-    return bytes(content)
+    return _sized(tar_of([(name, b"1")], tarfile.GNU_FORMAT), b"\x80" + (2**60).to_bytes(11, "big"))
 
 
 def _expanded() -> bytes:
@@ -212,7 +211,7 @@ HOSTILE: dict[str, dict[str, Hostile]] = {
         "a member of 2^60 bytes": Hostile(lambda: _announcing("a.png"), "beyond its end"),
         "a label of 2^60 bytes": Hostile(lambda: _announcing("a.cls"), "beyond its end"),
         "a header of 2^60 bytes": Hostile(lambda: _announcing("././@LongLink"), "a.tar"),
-        "a member before itself": Hostile(_backwards, "a.tar"),
+        "a member before itself": Hostile(_backwards, "lies where something else does"),
         "a link": Hostile(
             lambda: tar_of([(_member("a.png", tarfile.SYMTYPE, "/etc/passwd"), b"")]), "neither file nor"
         ),
@@ -234,7 +233,7 @@ HOSTILE: dict[str, dict[str, Hostile]] = {
         ),
         "a pipe": Hostile(lambda: tar_of([(_member("set", tarfile.FIFOTYPE), b"")]), "neither file"),
         "a gigabyte, packed": Hostile(lambda: _bomb(b"\0", 1024), "cannot be read as a tar file"),
-        "a member before itself": Hostile(_backwards, "set.tar"),
+        "a member before itself": Hostile(_backwards, "lies where something else does"),
         "a member of 2^60 bytes": Hostile(lambda: _announcing(_IN), "beyond its end"),
     },
     "checkpoint": {
