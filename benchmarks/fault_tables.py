@@ -63,6 +63,9 @@ def disturbed(rows: list[Row]) -> str:
 def killed(rows: list[Row]) -> str:
     """What was killed, how often, when, and what was there after the last time."""
     lines = []
+    rows = [
+        row if "what" in row else {"what": "grid", "kept": f"{row['records']} records", **row} for row in rows
+    ]
     for what in dict.fromkeys(row["what"] for row in rows):
         own = [row for row in rows if row["what"] == what]
         moments = [row["after s"] for row in own]
