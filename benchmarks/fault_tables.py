@@ -34,7 +34,7 @@ def fault_sections() -> str:
         path = RESULTS / f"{name}.json"
         if path.exists():
             record = json.loads(path.read_text())
-            parts.append("\n\n".join([f"## {title}", text, show(record["rows"]), _protocol(record)]))
+            parts.append("\n\n".join([f"### {title}", text, show(record["rows"]), _protocol(record)]))
     return "\n\n".join(parts) + "\n"
 
 

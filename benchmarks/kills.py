@@ -34,31 +34,36 @@ GRID = [
 ADAPT = ["adapt", "--model", "demo", "--epochs", "12", "--resume"]
 
 
-def run(command: list[str], seconds: float | None = None) -> float:
-    """Run a command, or kill it and its processes after some seconds; how long it took."""
-    started = time.monotonic()
+def run(command: list[str], seconds: float | None = None) -> bool:
+    """Run a command, or kill it and its processes after some seconds; whether it came to its end."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([*ACCLIMATE, *command], start_new_session=True, **quiet) as process:
         try:
             assert process.wait(seconds) == 0, command
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # cells are killed midway
-    return time.monotonic() - started
+            return False
+    return True
 
 
 def killed(
     what: str, command: Callable[[Path], list[str]], state: Callable[[Path], Any], kills: int
-) -> tuple[list[dict[str, Any]], Path, Path]:
-    """Two runs: an undisturbed one, and one that is killed again and again and ends all the same."""
+) -> tuple[list[dict[str, Any]], Path, list[Path]]:
+    """An undisturbed run, and others that are killed again and again until each has come to its end."""
     rng, scratch = random.Random(f"{SEED} {what}"), Path(tempfile.mkdtemp())
-    whole, broken = scratch / "whole", scratch / "broken"
-    seconds, rows = run(command(whole)), []
-    for number in range(kills):
+    whole, broken = scratch / "whole", [scratch / "0"]
+    started = time.monotonic()
+    run(command(whole))
+    seconds, rows = time.monotonic() - started, []
+    while len(rows) < kills:
         moment = rng.uniform(0, 0.5 * seconds)
-        run(command(broken), moment)
-        rows.append({"what": what, "kill": number + 1, "after s": round(moment, 1), "kept": state(broken)})
+        if run(command(broken[-1]), moment):
+            broken.append(scratch / str(len(broken)))
+            continue
+        kept = state(broken[-1])
+        rows.append({"what": what, "kill": len(rows) + 1, "after s": round(moment, 1), "kept": kept})
         print(rows[-1], flush=True)
-    run(command(broken))
+    run(command(broken[-1]))
     return rows, whole, broken
 
 
@@ -69,9 +74,13 @@ def grid_rows(kills: int) -> tuple[list[dict[str, Any]], bool]:
         return f"{len(finished(out))} records"
 
     rows, whole, broken = killed("grid", lambda out: [*GRID, "--out", str(out)], count, kills)
-    one, other = finished(whole), finished(broken)
-    left = [path.name for path in broken.iterdir() if ".part" in path.name]
-    return rows, one.keys() == other.keys() and all(same(one[key], other[key]) for key in one) and not left
+    one = finished(whole)
+    for folder in broken:
+        other = finished(folder)
+        left = [path.name for path in folder.iterdir() if ".part" in path.name]
+        if left or one.keys() != other.keys() or not all(same(one[key], other[key]) for key in one):
+            return rows, False
+    return rows, True
 
 
 def adapt_rows(kills: int) -> tuple[list[dict[str, Any]], bool]:
@@ -88,9 +97,12 @@ def adapt_rows(kills: int) -> tuple[list[dict[str, Any]], bool]:
         return f"{int(read_delta(path)[0]['steps'][0])} steps" if path.exists() else "nothing"
 
     rows, whole, broken = killed("adapt", command, steps, kills)
-    one, other = (read_delta(path.with_suffix(".safetensors")) for path in (whole, broken))
-    equal = one[1] == other[1] and all(bool((one[0][name] == other[0][name]).all()) for name in one[0])
-    return rows, equal
+    one, *others = (read_delta(path.with_suffix(".safetensors")) for path in (whole, *broken))
+    equal = [
+        one[1] == other[1] and all(bool((one[0][name] == other[0][name]).all()) for name in one[0])
+        for other in others
+    ]
+    return rows, all(equal)
 
 
 def main() -> None:

@@ -328,7 +328,7 @@ def _read_training(path: Path) -> Any:
 
 READERS: dict[str, Reader] = {
     "delta": Reader("d.safetensors", _deltas, _read_delta, _changed_delta, exact=True),
-    "delta, loaded": Reader("d.safetensors", _deltas, _load_delta, exact=True),
+    "delta, loaded": Reader("d.safetensors", _deltas, _load_delta, _changed_delta, exact=True),
     "record": Reader("a.json", _records, _read_folder, _changed_json),
     "records, lines": Reader("a.jsonl", _lines, read_records),
     "records, packed": Reader("a.jsonl.gz", _packed, read_records, exact=True),

@@ -67,9 +67,5 @@ def interrupted(at: int, path: Path) -> tuple[Any, Any]:
 
 
 def bits(adapter: Adapter) -> Any:
-    """All that a fit leaves behind, but for what its guard remembers of the last step.
-
-    The guard looks at that step while the state is saved, which an interrupt can cut short.
-    """
-    state = adapter._engine.state()
-    return {name: tensor.tolist() for name, tensor in state.items() if not name.startswith("guard.")}
+    """All that a fit leaves behind."""
+    return {name: tensor.tolist() for name, tensor in adapter._engine.state().items()}

@@ -190,7 +190,9 @@ def test_the_specs_have_the_cells_that_are_meant(tmp_path: Path) -> None:
     assert len(list(read_spec(ROOT / "benchmarks/cifar10.yaml").cells())) == 4 * (1 + 6 * 3)
 
 
-@pytest.mark.parametrize("module", ["command_line", "reference_tables", "experiments", "cluster_tables", "trust_tables"])
+@pytest.mark.parametrize(
+    "module", ["command_line", "reference_tables", "experiments", "cluster_tables", "trust_tables"]
+)
 def test_rendered_pages_are_up_to_date(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     pages: dict[Path, str] = importlib.import_module(module).pages()

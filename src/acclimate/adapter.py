@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from acclimate.batches import Batches, in_order
 from acclimate.delta import check_source, digests, read_delta, write_delta
 from acclimate.engine import Engine
-from acclimate.errors import AcclimateWarning, DeltaError, OptionError, listed
+from acclimate.errors import AcclimateError, AcclimateWarning, DeltaError, OptionError, listed, said
 from acclimate.export import export_module
 from acclimate.fast.recycling import release_memory
 from acclimate.fitting import Fit, begin, run
@@ -430,16 +430,18 @@ class Adapter:
         if external and objective is None:
             raise DeltaError("this delta was made with an objective of its own: give it again by objective=")
         check_source(source, digests(checked_model(model).state_dict()))
-        adapter = cls(model, method, objective=objective, device=device, **options)
         try:
+            adapter = cls(model, method, objective=objective, device=device, **options)
             with torch.inference_mode(False):
                 adapter._engine.restore({name: tensor.clone() for name, tensor in tensors.items()})
             adapter._generator.set_state(tensors["generator"])
             adapter._calls = calls
             adapter.temperature = float(document.get("temperature", 1.0))
             adapter._fit = None if fit is None else Fit(**fit)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise DeltaError(f"{os.fspath(path)} is damaged: {error}") from error
+        except AcclimateError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise DeltaError(f"{os.fspath(path)} is damaged: {said(error)}") from error
         return adapter
 
     def __getstate__(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from acclimate.fast.recycling import keep_memory
 from acclimate.guard import Guard, Look, shown
 from acclimate.images import checked_images
 from acclimate.input_transform import InputTransformation
+from acclimate.interrupts import uninterrupted
 from acclimate.methods import Method
 from acclimate.moving import Moving, under
 from acclimate.network import Network, Normalization
@@ -217,13 +218,13 @@ class Engine:
         """Look at the last update, which no step has looked at yet, before anybody uses what it made."""
         if not self.guard.unchecked:
             return
-        drift = self.guard.drift_of(torch.stack(self.guard.measures()).tolist())
-        if self.guard.finding(Look(drift)) is None:
-            return
         told = len(self.guard.alarms)
-        state = self.guard.react(self.step)
-        assert state is not None  # no images were looked at
-        self._put_back(state)
+        with uninterrupted():
+            drift = self.guard.drift_of(torch.stack(self.guard.measures()).tolist())
+            if self.guard.finding(Look(drift)) is not None:
+                state = self.guard.react(self.step)
+                assert state is not None  # no images were looked at
+                self._put_back(state)
         self._warn(told)
 
     def _warn(self, told: int) -> None:

@@ -148,9 +148,12 @@ class Gathered:
 
 def gather(records: Iterable[Record]) -> Gathered:
     """Sort records; of those that are there twice the last one counts."""
-    everything = list(records)
+    given = list(records)
+    everything = [record for record in given if _is_understood(record)]
     unique = list({_identity(record): record for record in everything}.values())
     notes = []
+    if damaged := len(given) - len(everything):
+        notes.append(f"Records that are damaged, which are left out: {damaged:,}.")
     if twice := len(everything) - len(unique):
         notes.append(f"Records that are there more than once: {twice:,}; the last of each counts.")
     labelled = [record for record in unique if "online" in record.get("result", {})]
@@ -177,6 +180,20 @@ def gather(records: Iterable[Record]) -> Gathered:
         records=[record for record in unique if "online" not in record.get("result", {}) or is_sound(record)],
         notes=[*notes, *names.notes],
     )
+
+
+def _is_understood(record: Record) -> bool:
+    """Whether a record has the form that all of a report relies on: somebody may have changed it."""
+    try:
+        _identity(record)
+        result, cell = record.get("result", {}), record["cell"]
+        if "online" in result and is_sound(record):
+            names = _Names([record])
+            json.dumps([str(names.place(record)), str(names.variant(record)), is_modified(record)])
+        json.dumps([learns(record), shift_of(record), cell["seed"], *result.get("alarms", ())])
+        return all(isinstance(part, dict) for part in (result, cell, record["origin"], record["cost"]))
+    except Exception:  # whatever a value of any type gives rise to
+        return False
 
 
 def _identity(record: Record) -> str:
