@@ -48,7 +48,19 @@ def speed_sections(speed: str = "speed", scaling: str = "scaling") -> str:
                 parts.append("\n\n".join([f"## {title}", text, show(rows), *_errors(rows)]))
         if record["rows"]:
             parts.append(_protocol(record))
+    parts += _on_another_machine()
     return "\n\n".join(parts) + "\n"
+
+
+def _on_another_machine() -> list[str]:
+    """What gains most depends on the processor: the same table from one with matrix units for bfloat16."""
+    path = RESULTS / "speed_xeon.json"
+    if not path.exists():
+        return []
+    record = json.loads(path.read_text())
+    rows = [row for row in record["rows"] if row["part"] == "steps"]
+    text = "The same, by an earlier version, on a processor with matrix units for bfloat16 (AMX)."
+    return ["## The time of a step on another processor", text, steps(rows), _protocol(record)]
 
 
 def steps(rows: list[Row]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -12,6 +13,7 @@ from typing import Any
 
 import acclimate
 from acclimate import Adapter
+from acclimate.errors import AcclimateWarning
 from fault_tasks import images
 from file_readers import network
 
@@ -62,7 +64,9 @@ def interrupted(at: int, path: Path) -> tuple[Any, Any]:
     other = path.with_name("other.safetensors")
     for one, where in ((adapter, path), (again, other)):
         if one._fit is not None or one.step == 0:  # otherwise the signal came after the end
-            fitted(one, where)
+            with warnings.catch_warnings():  # between the last step and the end, nothing is left to do
+                warnings.simplefilter("ignore", AcclimateWarning)
+                fitted(one, where)
     return bits(adapter), bits(again)
 
 
