@@ -58,9 +58,12 @@ def _on_another_machine() -> list[str]:
     if not path.exists():
         return []
     record = json.loads(path.read_text())
-    rows = [row for row in record["rows"] if row["part"] == "steps"]
     text = "The same, by an earlier version, on a processor with matrix units for bfloat16 (AMX)."
-    return ["## The time of a step on another processor", text, steps(rows), _protocol(record)]
+    parts = ["## On another processor", text]
+    for part, title, _, show in SPEED_SECTIONS:
+        rows = [row for row in record["rows"] if row["part"] == part]
+        parts += [f"### {title}, there", show(rows)] if rows else []
+    return [*parts, _protocol(record)]
 
 
 def steps(rows: list[Row]) -> str:
