@@ -179,7 +179,8 @@ def main() -> None:
             rows.append(one.result())
             print(rows[-1], flush=True)
     protocol = {
-        "network": "the bundled one", "images": args.images, "images_of_small_batches": FEW, "severity": SEVERITY, "batch": BATCH,
+        "network": "the bundled one", "images": args.images, "images_of_small_batches": FEW,
+        "severity": SEVERITY, "batch": BATCH,
         "protocol": "online", "corruptions": list(CORRUPTIONS), "collapsed": COLLAPSED,
         "streams": {name: STREAMS[name].what for name in args.streams},
     }  # fmt: skip
