@@ -105,7 +105,11 @@ def rank_of(out: Path) -> None:
 def small() -> list[Cell]:
     """Forty cells."""
     some = cells(
-        ["source", "bn", "tent", "slr", "slr+it"], ["fog", "contrast", "spatter"], 4, limit=256, epochs=2
+        ["source", "bn", "tent", "slr", "slr+it"],
+        ["fog", "contrast", "snow", "spatter"],
+        3,
+        limit=256,
+        epochs=2,
     )
     return some[:40]
 
