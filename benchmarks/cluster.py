@@ -3,7 +3,7 @@
     python benchmarks/cluster.py                  # all of it: ten minutes
     python benchmarks/cluster.py --only scaling   # scaling, ray or shards
 
-Rows of an earlier run stay in the record if the commit is the same.
+Rows of other parts stay in the record, each with the commit that it was measured at.
 """
 
 from __future__ import annotations
@@ -176,11 +176,12 @@ def main() -> None:
         return
     path = RESULTS / "cluster.json"
     earlier = json.loads(path.read_text()) if path.exists() else {}
-    rows = earlier["rows"] if earlier.get("origin") == origin() else []
+    rows = [{"commit": earlier["origin"]["commit"], **row} for row in earlier.get("rows", [])]
 
     def add(found: Iterator[Row]) -> None:
         nonlocal rows
         for row in found:
+            row["commit"] = origin()["commit"]
             print(row, flush=True)
             key = [row.get(name) for name in ("part", "what", "count")]
             rows = [r for r in rows if [r.get(name) for name in ("part", "what", "count")] != key] + [row]
