@@ -29,7 +29,7 @@ from acclimate.errors import AcclimateWarning
 
 METHODS = ("source", "bn", "tent", "tent+", "hlr", "slr", "slr+it")
 CORRUPTIONS = ("impulse_noise", "fog", "contrast")
-SEEDS = (2020, 2021)
+SEEDS = (2020,)
 FEW = 128
 """Images of a stream of single ones or pairs, each of which is a step; with one seed."""
 CLASSES, BATCH, SEVERITY = 10, 64, 5

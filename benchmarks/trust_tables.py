@@ -188,7 +188,7 @@ def streams() -> str:
         ]
         lines.append([stream, record["protocol"]["streams"][stream], *cells])
     text = (
-        "Online accuracy in % of the bundled network, mean over corruptions and seeds, with the defaults. † "
+        "Online accuracy in % of the bundled network, mean over three corruptions, with the defaults. † "
         "marks that the predictions of at least one run have collapsed (less than half of the entropy that "
         "the labels have), and a number in brackets how many of its runs had alarms."
     )
