@@ -148,9 +148,9 @@ def on_ray(folder: Path, whole: Path) -> Iterator[Row]:
 
 
 def _is_busy(pid: int) -> bool:
-    """Ray calls a worker by its task, and an idle one IDLE."""
+    """Ray calls a worker by its task, which is the label of its cell; its own agents have other names."""
     try:
-        return "IDLE" not in Path(f"/proc/{pid}/cmdline").read_text()
+        return Path(f"/proc/{pid}/cmdline").read_text().startswith("ray::demo ")
     except OSError:
         return False
 
