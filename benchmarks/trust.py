@@ -7,9 +7,9 @@ too-high    learning rates a hundred times too high, without and with the guard
 default     three hundred runs with the defaults: alarms are false ones
 cost        what the guard does in a step of ResNet-50, timed by itself
 
-Every run is also judged by the gate and calibrated, and labels then say who was right. The guard's limits were
-set by looking at runs on fog, contrast, impulse noise and clean images (bundled network) and on speckle noise
-and saturate (CIFAR-10): for those this is no test.
+Every run is also judged by the gate and calibrated, and labels then say who was right. The guard's limits
+were set by looking at runs on fog, contrast, impulse noise and clean images (bundled network) and on speckle
+noise and saturate (CIFAR-10): for those this is no test.
 """
 
 from __future__ import annotations
