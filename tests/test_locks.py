@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,11 +69,11 @@ def test_what_is_done_is_given_back(tmp_path: Path) -> None:
     one = Claims(Folder(tmp_path))
     one.take(["a0", "a1"])
     one.give_back(["a0"])
-    with held(tmp_path, "a0"):
-        pass
+    with held(tmp_path, "a0") as other:
+        assert other.poll() is None, "what was given back is another's"
     one.close()
-    with held(tmp_path, "a1"):
-        pass
+    with held(tmp_path, "a1") as other:
+        assert other.poll() is None, "and so is the rest after the end"
 
 
 def test_what_a_killed_process_was_writing_goes(tmp_path: Path) -> None:
@@ -132,6 +133,8 @@ def test_a_record_under_the_name_of_another_is_none(tmp_path: Path) -> None:
 def test_many_cells_are_taken_in_no_time(tmp_path: Path) -> None:
     claims = Claims(Folder(tmp_path))
     keys = [f"{number * 2**48:016x}" for number in range(10_000)]
+    begun = time.monotonic()
     claims.take(keys)
     claims.give_back(keys)
     claims.close()
+    assert time.monotonic() - begun < 10
