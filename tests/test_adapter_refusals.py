@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import acclimate
 from acclimate import Adapter
 from acclimate.errors import AcclimateWarning, DivergenceError, InputError, ModelError, OptionError
-from acclimate.models.vision import import_timm
+from acclimate.models.vision import import_timm, import_torchvision
 from acclimate.objectives import External
 from networks import BATCHES, CLASSES, NORMALIZE, adapted_state, images, resnet, same
 
@@ -163,3 +163,18 @@ def test_pixels_outside_their_range_are_a_warning_once(wrong: Tensor) -> None:
     with pytest.warns(AcclimateWarning, match="were they normalised before, or are they bytes"):
         adapter(wrong)
     adapter(wrong)
+
+
+def test_a_network_that_runs_parts_of_itself_again() -> None:
+    """Batch norms that follow the target are not the same the second time; layer norms are."""
+    own = import_torchvision().models.DenseNet(8, (2, 2), 16, memory_efficient=True, num_classes=CLASSES)
+    with pytest.raises(ModelError, match=r"second time.*memory_efficient=False"):
+        Adapter(own)(images(4, size=64))
+    found = []
+    for is_saving in (True, False):
+        torch.manual_seed(0)
+        vit = import_timm().create_model("vit_tiny_patch16_224", img_size=32, num_classes=CLASSES)
+        vit.set_grad_checkpointing(is_saving)
+        adapter = Adapter(vit)
+        found.append([adapter(images(4, seed=seed, size=32)) for seed in range(3)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from acclimate import Adapter
 from acclimate.demo.network import SmallResNet
 from acclimate.errors import AcclimateWarning, DivergenceError, InputError, ModelError
-from acclimate.fast import checkpoints
+from acclimate.fast import TRICKS, checkpoints
 from acclimate.fast.rehearsal import Rehearsal, Stage
 from acclimate.models.vision import import_torchvision
 from acclimate.statistics import POLICIES
@@ -88,8 +88,16 @@ def test_equal_with_other_norms_and_with_none() -> None:
 def test_equal_for_networks_of_torchvision(name: str, method: str, statistics: str) -> None:
     torch.manual_seed(0)
     model = getattr(import_torchvision().models, name)(num_classes=7)
-    found = check_equal(model, 2, 64, method=method, statistics=statistics)
+    # what is computed twice has concatenations of its own, which round in another order
+    tricks = [trick for trick in TRICKS if trick != "concatenations"]
+    found = check_equal(model, 2, 64, method=method, statistics=statistics, fast=tricks)
     assert len(found) > 4
+    (shared, _), (twice, _) = (
+        three_steps(make(model, memory, method=method, statistics=statistics), 2, 64)
+        for memory in ("off", "low")
+    )
+    for one, other in zip(shared, twice, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 class Alive(TorchDispatchMode):

@@ -206,7 +206,7 @@ def test_each_trick_works_by_itself() -> None:
         assert leaf.grad is not None
         assert torch.allclose(leaf.grad, right["gradient of the input"], rtol=0, atol=1e-12), trick
     assert not Lean([])
-    assert not Lean(["native", "optimizer", "objective", "recycling"])
+    assert not Lean(["native", "fusion", "concatenations", "optimizer", "objective", "recycling"])
 
 
 KEEPING = ("same", "valid", "no batch", "reflect", "replicate")

@@ -13,7 +13,7 @@ from torch import Tensor
 from acclimate.fast import TRICKS, native
 from acclimate.fast.bits import pack
 from acclimate.fast.lean import Lean
-from acclimate.fast.native import Kernels, native_kernels
+from acclimate.fast.native import Kernels, Line, bits_of, native_kernels
 
 KERNELS = native_kernels()
 needs_kernels = pytest.mark.skipif(KERNELS is None, reason="there is no C compiler here")
@@ -30,13 +30,19 @@ def over_rows(x: Tensor) -> Tensor:
     return x.double().transpose(0, 1).flatten(1)
 
 
+def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    assert KERNELS is not None
+    mean, var = torch.empty(x.shape[1]), torch.empty(x.shape[1])
+    KERNELS.statistics(x, mean, var)
+    return mean, var
+
+
 @needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_statistics(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    assert KERNELS is not None
     x = activation_like(shape, dtype)
-    mean, var = KERNELS.statistics(x)
+    mean, var = statistics(x)
     rows = over_rows(x)
     torch.testing.assert_close(mean.double(), rows.mean(1), rtol=2e-6, atol=2e-7)
     torch.testing.assert_close(var.double(), rows.var(1, correction=0), rtol=5e-6, atol=1e-7)
@@ -44,10 +50,9 @@ def test_statistics(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 @needs_kernels
 def test_statistics_far_from_zero_are_as_good_as_torchs() -> None:
-    assert KERNELS is not None
     x = activation_like((8, 32, 16, 16), torch.float32, offset=300)
     x[0] += 50  # the first image is unlike the others
-    _, var = KERNELS.statistics(x)
+    _, var = statistics(x)
     exact = over_rows(x).var(1, correction=0)
     _, theirs = torch.ops.aten.batch_norm_update_stats(x, torch.zeros(32), torch.ones(32), 0.1)
     assert (var - exact).abs().max() <= 1.5 * (theirs - exact).abs().max() + 1e-4
@@ -55,9 +60,8 @@ def test_statistics_far_from_zero_are_as_good_as_torchs() -> None:
 
 @needs_kernels
 def test_a_constant_channel_has_no_variance() -> None:
-    assert KERNELS is not None
     x = torch.full((4, 8, 5, 5), 0.1).contiguous(memory_format=torch.channels_last)
-    mean, var = KERNELS.statistics(x)
+    mean, var = statistics(x)
     assert torch.equal(var, torch.zeros(8))
     assert torch.equal(mean, torch.full((8,), 0.1))
 
@@ -113,6 +117,37 @@ def test_bits(count: int, dtype: torch.dtype) -> None:
 
 
 @needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [1, 7, 8, 16, 65, 4099, 10_000])
+def test_a_clamp_in_place_and_its_bits(count: int, dtype: torch.dtype) -> None:
+    assert KERNELS is not None
+    z = activation_like((count, 1), dtype).flatten()
+    z[-1] = float("nan")
+    right = z.clamp(0.0, 3.0)
+    bits = KERNELS.clamp_(z, (0.0, 3.0))
+    assert torch.equal(z[:-1], right[:-1])
+    assert z[-1].isnan()
+    assert torch.equal(bits, pack((right > 0) & (right < 3)))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 7, 5, 4), (4, 24, 8, 8), (2, 130, 3, 5), (1, 5, 3, 3)])
+def test_a_norm_an_addition_and_a_clamp_in_one_pass(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    assert KERNELS is not None
+    x, other = activation_like(shape, dtype), activation_like(shape, dtype, offset=-1.0).flip(0)
+    other = other.contiguous(memory_format=torch.channels_last)
+    line = Line(torch.rand(shape[1]), None, torch.rand(shape[1]), torch.rand(shape[1]) + 1, 1e-5)
+    y, z, bits = torch.empty_like(x), torch.empty_like(x), bits_of(x)
+    KERNELS.forward(x, line, y)
+    KERNELS.forward(x, line, z, bounds=(0.0, 1.5), other=other, bits=bits)
+    right = (y + other).clamp(0.0, 1.5)
+    assert torch.equal(z, right)
+    in_memory = right.permute(0, 2, 3, 1).flatten()
+    assert torch.equal(bits, pack((in_memory > 0) & (in_memory < 1.5)))
+
+
+@needs_kernels
 def test_what_is_not_a_number_stays_so() -> None:
     x = activation_like((2, 4, 3, 3), torch.float32)
     x[1, 2, 0, 0] = float("nan")
@@ -125,9 +160,8 @@ def test_what_is_not_a_number_stays_so() -> None:
 
 @needs_kernels
 def test_the_same_threads_give_the_same_bits() -> None:
-    assert KERNELS is not None
     x = activation_like((8, 24, 13, 13), torch.float32)
-    made = [KERNELS.statistics(x) for _ in range(3)]
+    made = [statistics(x) for _ in range(3)]
     assert all(torch.equal(a, b) for later in made[1:] for a, b in zip(made[0], later, strict=True))
 
 

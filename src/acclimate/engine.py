@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError
 
 from acclimate.errors import AcclimateWarning, DivergenceError, ModelError, OptionError
 from acclimate.fast.checkpoints import Checkpoints
@@ -404,11 +405,17 @@ class Engine:
     def _backward(self, loss: Tensor) -> None:
         assert self._optimizer is not None
         self._optimizer.zero_grad(set_to_none=True)
-        if self._scale is None:
-            loss.backward()  # type: ignore[no-untyped-call]
-            return
-        (loss * self._scale.value).backward()  # type: ignore[no-untyped-call]
-        torch._foreach_div_(self._gradients(), self._scale.value)
+        scaled = loss if self._scale is None else loss * self._scale.value
+        try:
+            scaled.backward()  # type: ignore[no-untyped-call]
+        except CheckpointError as error:
+            raise ModelError(
+                "the network runs parts of itself a second time (torch.utils.checkpoint), and batch norms "
+                "that adapt are not the same then: switch that off in the network (memory_efficient=False, "
+                "set_grad_checkpointing(False)); memory='low' saves as much"
+            ) from error
+        if self._scale is not None:
+            torch._foreach_div_(self._gradients(), self._scale.value)
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self.parameters.values() if p.grad is not None]

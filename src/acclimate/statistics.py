@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from acclimate.errors import OptionError, unknown
+from acclimate.fast.checkpointed import is_checkpointed
 from acclimate.fast.norm import mix_next
 from acclimate.norms import batch_norms
 from acclimate.ranks import ALONE, Ranks
@@ -226,7 +227,7 @@ class Statistics:
         x = inputs[0]
         mixture = functools.partial(self._mixture, name, module, self._ranks.scaled(len(x)))
         held_mean, held_var = _mean_and_var(module)
-        if self._lean and type(module).forward is _BatchNorm.forward:
+        if self._lean and type(module).forward is _BatchNorm.forward and not is_checkpointed():
             mix_next(held_mean, mixture)  # and the layer itself does all that follows
             return None
         mean, var, _ = mixture(*self._ranks.moments(x.to(held_mean.dtype)))

@@ -20,6 +20,8 @@ TRICKS: Final = {
     "weights": "layers with a frozen weight keep no input; its layout and low precision are made only once",
     "norms": "batch norms keep their input only; an activation behind one is made again from it",
     "native": "norms and activations by our own kernels, which the machine's C compiler makes once (CPU)",
+    "fusion": "an addition or a clamp right behind a norm is made in the pass that writes the norm (CPU)",
+    "concatenations": "a concatenation that grows, as in dense blocks, is copied and kept once (CPU)",
     "activations": "other ReLU-like activations keep one bit per element",
     "pooling": "pooling keeps positions, not pixels",
     "optimizer": "one fused update of all parameters",

@@ -13,9 +13,9 @@ from torch.autograd.function import once_differentiable
 
 from acclimate.fast.bits import pack, unpack
 from acclimate.fast.layout import is_dense
-from acclimate.fast.native import Kernels, native_kernels
+from acclimate.fast.native import Kernels, bits_of, native_kernels
 
-__all__ = ["ACTIVATIONS", "Activation", "OneBit"]
+__all__ = ["ACTIVATIONS", "Activation", "OneBit", "Write"]
 
 _aten: Final = torch.ops.aten
 
@@ -90,6 +90,10 @@ ACTIVATIONS: Final[dict[Callable[..., Any], tuple[Callable[..., Activation], boo
 """Functions of torch: what makes their lean form of their options, and whether they work in place."""
 
 
+Write = Callable[..., None]
+"""Writes what was put off, within ``bounds``, and a bit for each element between them into ``bits``."""
+
+
 class OneBit:
     """Activations with two derivatives: a bit tells which of them an element has."""
 
@@ -101,22 +105,38 @@ class OneBit:
         if activation.bounds is None or not is_dense(y):
             return NotImplemented
         kernels = self._kernels if Kernels.know(y) else None
-        return _OneBitFunction.apply(y, activation, inplace, kernels)  # type: ignore[no-untyped-call]
+        return _OneBitFunction.apply(y, activation, inplace, kernels, None)  # type: ignore[no-untyped-call]
+
+    def written(self, y: Tensor, activation: Activation, write: Write) -> Any:
+        """The same in place, for a clamp of what was not written yet."""
+        return _OneBitFunction.apply(y, activation, True, self._kernels, write)  # type: ignore[no-untyped-call]
 
 
 class _OneBitFunction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, y: Tensor, activation: Activation, inplace: bool, kernels: Kernels | None
+        ctx: Any,
+        y: Tensor,
+        activation: Activation,
+        inplace: bool,
+        kernels: Kernels | None,
+        write: Write | None,
     ) -> Tensor:
         if inplace:
             ctx.mark_dirty(y)
-        z = activation.forward_(y) if inplace else activation.forward(y)
         assert activation.bounds is not None
-        if kernels is None:
-            bits = pack(_inside(_flat(z), *activation.bounds))
+        if write is not None:
+            z, bits = y, bits_of(y)
+            write(bounds=activation.bounds, bits=bits)
+        elif kernels is not None and inplace and activation.clamp is not None:
+            z, bits = y, kernels.clamp_(y, activation.clamp)
         else:
-            bits = kernels.pack(z, activation.bounds)
+            z = activation.forward_(y) if inplace else activation.forward(y)
+            bits = (
+                pack(_inside(_flat(z), *activation.bounds))
+                if kernels is None
+                else kernels.pack(z, activation.bounds)
+            )
         ctx.save_for_backward(bits)
         ctx.shape, ctx.stride, ctx.slope, ctx.kernels = z.shape, z.stride(), activation.slope, kernels
         return z
@@ -129,11 +149,11 @@ class _OneBitFunction(torch.autograd.Function):
             if gradient.stride() != ctx.stride:
                 aligned = torch.empty_strided(ctx.shape, ctx.stride, dtype=gradient.dtype)
                 gradient = aligned.copy_(gradient)
-            return ctx.kernels.masked(gradient, bits, ctx.slope), None, None, None
+            return ctx.kernels.masked(gradient, bits, ctx.slope), None, None, None, None
         mask = unpack(bits, ctx.shape.numel()).to(gradient.dtype).as_strided(ctx.shape, ctx.stride)
         if ctx.slope == 0:
-            return _aten.threshold_backward(gradient, mask, 0), None, None, None
-        return _aten.leaky_relu_backward(gradient, mask, ctx.slope, False), None, None, None
+            return _aten.threshold_backward(gradient, mask, 0), None, None, None, None
+        return _aten.leaky_relu_backward(gradient, mask, ctx.slope, False), None, None, None, None
 
 
 def _flat(z: Tensor) -> Tensor:

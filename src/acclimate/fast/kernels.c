@@ -1,16 +1,15 @@
-/* Batch norm and the clamp behind it, over activations that lie in memory pixel by pixel.
+/* Batch norm, with the addition and the clamp behind it, over activations that lie in memory pixel by pixel.
 
    Compiled once with BF16 defined and once without, for elements of bfloat16 and of float. An activation
    is `rows` pixels of `channels` elements. In every loop a row of coefficients or of sums goes with a row
-   of elements, which compilers turn into vector instructions by themselves. Sums are taken in float over
-   short blocks and in double over the blocks. Threads share the rows in equal parts, so that the same
-   number of threads gives the same bits.
+   of elements; those rows are as long as a whole number of LANES. Sums are taken in float over short
+   blocks and in double over the blocks. Threads share the rows in equal parts, so that the same number of
+   threads gives the same bits.
 
    y = scale * x + shift is computed in one place only, so that backward sees the bits that forward saw. */
 
-#include <stdint.h>
+#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #else
@@ -18,73 +17,93 @@ static int omp_get_max_threads(void) { return 1; }
 static int omp_get_thread_num(void) { return 0; }
 #endif
 
+#include "lanes.h"
+
 #define BLOCK 64   /* rows whose sums are taken in float */
+#define GROUP 4    /* rows that share what is loaded of coefficients and of sums */
 #define WIDTH 128  /* elements that a row should have: shorter rows are taken several at a time */
 #define SAMPLES 32 /* rows that a first guess of the mean is taken from */
-#define BITS 64    /* elements whose bits are made together: bytes first, which are vectors */
+#define PIECE 4096 /* elements that a thread takes at a time: they stay in its cache */
 
-#ifdef BF16
-typedef uint16_t element;
+/* Does what works on `count` elements from `c` on, for a whole row. */
+#define ALONG(width, ...) \
+    do { \
+        long c = 0; \
+        for (const long count = LANES; c + LANES <= (width); c += LANES) __VA_ARGS__; \
+        for (const long count = (width) - c; c < (width); c += LANES) __VA_ARGS__; \
+    } while (0)
 
-static inline float load(const element *p) {
-    union { uint32_t bits; float value; } u = {(uint32_t)*p << 16};
-    return u.value;
+static long padded(long width) { return (width + LANES - 1) / LANES * LANES; }
+
+/* Rows of coefficients, side by side. */
+typedef struct {
+    const float *scale, *shift, *mean;
+} Line;
+
+/* What a norm comes down to, each row `times` in a row; `memory` is for the caller to free. */
+static Line folded(long channels, long times, const float *weight, const float *bias, const float *mean,
+                   const float *var, float eps, float **memory) {
+    long width = channels * times, each = padded(width);
+    float *made = *memory = calloc(3 * each, sizeof(float));
+    for (long i = 0; made && i < width; i++) {
+        long c = i % channels;
+        float invstd = 1.0f / sqrtf(var[c] + eps), scale = weight ? weight[c] * invstd : invstd;
+        made[i] = scale;
+        made[each + i] = (bias ? bias[c] : 0.0f) - mean[c] * scale;
+        made[2 * each + i] = mean[c];
+    }
+    return (Line){made, made + each, made + 2 * each};
 }
 
-static inline void store(element *p, float value) {
-    union { float value; uint32_t bits; } u = {value};
-    uint32_t nearest = (u.bits + 0x7fff + ((u.bits >> 16) & 1)) >> 16;
-    *p = (element)(value != value ? 0x7fc0 : nearest);
-}
-#else
-typedef float element;
-
-static inline float load(const element *p) { return *p; }
-static inline void store(element *p, float value) { *p = value; }
-#endif
-
-static inline float line(float x, float scale, float shift) {
-#ifdef __FMA__
-    return __builtin_fmaf(x, scale, shift);
-#else
-    return x * scale + shift;
-#endif
-}
-
-/* `times` copies of a row of coefficients, one behind the other. */
-static float *repeated(const float *row, long channels, long times) {
-    float *made = malloc(sizeof(float) * channels * times);
-    for (long i = 0; made && i < times; i++) memcpy(made + i * channels, row, sizeof(float) * channels);
+/* A copy of a row that is as long as it needs to be. */
+static float *row_of(const float *row, long channels) {
+    float *made = calloc(padded(channels), sizeof(float));
+    if (made) memcpy(made, row, sizeof(float) * channels);
     return made;
 }
 
-static void add_moments(const element *restrict x, long width, const float *restrict mean,
-                        float *restrict first, float *restrict second) {
-    for (long c = 0; c < width; c++) {
-        float d = load(x + c) - mean[c];
-        first[c] += d;
-        second[c] += d * d;
-    }
+/* Adds to rows of sums those of x - mean and of its square, over `rows` rows. */
+static inline void add_moments(const element *x, long stride, int rows, long width, Line line, float *first,
+                               float *second) {
+    ALONG(width, {
+        lanes mean = load_floats(line.mean + c), one = load_floats(first + c), two = load_floats(second + c);
+        for (int r = 0; r < rows; r++) {
+            lanes d = minus(get(x + r * stride + c, count), mean);
+            one = plus(one, d);
+            two = times_plus(d, d, two);
+        }
+        store_floats(first + c, one);
+        store_floats(second + c, two);
+    });
 }
 
-static void add_products(const element *restrict x, const element *restrict g, long width,
-                         const float *restrict mean, const float *restrict scale, const float *restrict shift,
-                         float low, float high, float *restrict first, float *restrict second) {
-    for (long c = 0; c < width; c++) {
-        float v = load(x + c), y = line(v, scale[c], shift[c]);
-        float dy = (y > low) & (y < high) ? load(g + c) : 0.0f;
-        first[c] += dy;
-        second[c] += dy * (v - mean[c]);
-    }
+/* Those of dy and of dy * (x - mean); `onto`, if there is one, gets scale * dy more. */
+static inline void add_products(const element *x, long stride, const element *g, element *onto, int rows,
+                                long width, Line line, float low, float high, float *first, float *second) {
+    lanes below = all(low), above = all(high), zero = all(0);
+    ALONG(width, {
+        lanes scale = load_floats(line.scale + c), shift = load_floats(line.shift + c);
+        lanes mean = load_floats(line.mean + c), one = load_floats(first + c), two = load_floats(second + c);
+        for (int r = 0; r < rows; r++) {
+            lanes v = get(x + r * stride + c, count), y = times_plus(v, scale, shift);
+            lanes dy = where(between(y, below, above), get(g + r * width + c, count), zero);
+            one = plus(one, dy);
+            two = times_plus(dy, minus(v, mean), two);
+            element *to = onto + r * stride + c;
+            if (onto) put(to, times_plus(scale, dy, get(to, count)), count);
+        }
+        store_floats(first + c, one);
+        store_floats(second + c, two);
+    });
 }
 
 /* Adds to `sums` two sums over rows of `width` elements, whose channels repeat: of x - mean and its
-   square or, with a gradient g, of dy and dy * (x - mean). */
-static int add_sums(const element *x, const element *g, long rows, long width, long channels,
-                    const float *mean, const float *scale, const float *shift, float low, float high,
-                    double *sums) {
+   square or, with a gradient g, of dy and dy * (x - mean). Rows of x, and of `onto` if there is one, begin
+   `stride` elements apart. */
+static int add_sums(const element *x, long stride, const element *g, element *onto, long rows, long width,
+                    long channels, Line line, float low, float high, double *sums) {
     int threads = omp_get_max_threads();
-    size_t each = 2 * width;
+    size_t row = padded(width), each = 2 * row;
     double *parts = calloc(threads * each, sizeof(double));
     float *blocks = malloc(threads * each * sizeof(float));
     if (!parts || !blocks) {
@@ -96,24 +115,34 @@ static int add_sums(const element *x, const element *g, long rows, long width, l
     {
         int t = omp_get_thread_num();
         double *part = parts + t * each;
-        float *block = blocks + t * each;
+        float *first = blocks + t * each, *second = first + row;
         long end = rows * (t + 1) / threads;
         for (long start = rows * t / threads; start < end; start += BLOCK) {
             long stop = start + BLOCK < end ? start + BLOCK : end;
-            memset(block, 0, each * sizeof(float));
-            for (long r = start * width; r < stop * width; r += width) {
-                if (g)
-                    add_products(x + r, g + r, width, mean, scale, shift, low, high, block, block + width);
+            memset(first, 0, each * sizeof(float));
+            for (long r = start; r < stop;) {
+                int count = r + GROUP <= stop ? GROUP : 1;
+                const element *from = x + r * stride, *d = g ? g + r * width : g;
+                element *to = onto ? onto + r * stride : onto;
+                if (!g && count == GROUP)
+                    add_moments(from, stride, GROUP, width, line, first, second);
+                else if (!g)
+                    add_moments(from, stride, 1, width, line, first, second);
+                else if (onto && count == GROUP)
+                    add_products(from, stride, d, to, GROUP, width, line, low, high, first, second);
+                else if (count == GROUP)
+                    add_products(from, stride, d, NULL, GROUP, width, line, low, high, first, second);
                 else
-                    add_moments(x + r, width, mean, block, block + width);
+                    add_products(from, stride, d, to, 1, width, line, low, high, first, second);
+                r += count;
             }
-            for (size_t c = 0; c < each; c++) part[c] += block[c];
+            for (size_t c = 0; c < each; c++) part[c] += first[c];
         }
     }
     for (int t = 0; t < threads; t++) {
         for (long c = 0; c < width; c++) {
             sums[c % channels] += parts[t * each + c];
-            sums[channels + c % channels] += parts[t * each + width + c];
+            sums[channels + c % channels] += parts[t * each + row + c];
         }
     }
     free(parts);
@@ -122,22 +151,35 @@ static int add_sums(const element *x, const element *g, long rows, long width, l
 }
 
 /* The same over all rows; `sums` has two rows of channels. */
-static int all_sums(const element *x, const element *g, long rows, long channels, const float *mean,
-                    const float *scale, const float *shift, float low, float high, double *sums) {
-    long times = channels < WIDTH ? WIDTH / channels : 1, whole = rows / times;
-    float *m = repeated(mean, channels, times), *a = repeated(scale, channels, times);
-    float *b = repeated(shift, channels, times);
+static int all_sums(const element *x, long stride, const element *g, element *onto, long rows, long channels,
+                    const float *weight, const float *bias, const float *mean, const float *var, float eps,
+                    float low, float high, double *sums) {
+    long times = stride == channels && channels < WIDTH ? WIDTH / channels : 1;
+    long whole = rows / times, done = whole * times, width = channels * times;
+    float *memory, *more;
+    Line several = folded(channels, times, weight, bias, mean, var, eps, &memory);
+    Line single = folded(channels, 1, weight, bias, mean, var, eps, &more);
+    int failed = !memory || !more;
     memset(sums, 0, sizeof(double) * 2 * channels);
-    int failed = !m || !a || !b;
-    if (!failed) failed = add_sums(x, g, whole, channels * times, channels, m, a, b, low, high, sums);
-    long done = whole * times * channels;
-    if (!failed && whole * times < rows)
-        failed = add_sums(x + done, g ? g + done : g, rows - whole * times, channels, channels, m, a, b, low,
-                          high, sums);
-    free(m);
-    free(a);
-    free(b);
+    if (!failed)
+        failed = add_sums(x, times == 1 ? stride : width, g, onto, whole, width, channels, several, low, high,
+                          sums);
+    if (!failed && done < rows)
+        failed = add_sums(x + done * stride, stride, g ? g + done * channels : g,
+                          onto ? onto + done * stride : onto, rows - done, channels, channels, single, low, high,
+                          sums);
+    free(memory);
+    free(more);
     return failed;
+}
+
+static float value_of(const element *p) {
+#ifdef BF16
+    union { uint32_t bits; float value; } u = {(uint32_t)*p << 16};
+    return u.value;
+#else
+    return *p;
+#endif
 }
 
 /* Mean and variance, divided by the number of rows, of every channel. */
@@ -145,11 +187,12 @@ int statistics(const element *x, long rows, long channels, float *mean, float *v
     long samples = rows < SAMPLES ? rows : SAMPLES;
     for (long c = 0; c < channels; c++) {
         double sum = 0;
-        for (long i = 0; i < samples; i++) sum += load(x + rows * i / samples * channels + c);
+        for (long i = 0; i < samples; i++) sum += value_of(x + rows * i / samples * channels + c);
         mean[c] = (float)(sum / samples);
+        var[c] = 1;
     }
     double *sums = malloc(sizeof(double) * 2 * channels);
-    int failed = !sums || all_sums(x, NULL, rows, channels, mean, mean, mean, 0, 0, sums);
+    int failed = !sums || all_sums(x, channels, NULL, NULL, rows, channels, NULL, NULL, mean, var, 0, 0, 0, sums);
     for (long c = 0; !failed && c < channels; c++) {
         double off = sums[c] / rows, square = sums[channels + c] / rows - off * off;
         mean[c] = (float)(mean[c] + off);
@@ -159,78 +202,165 @@ int statistics(const element *x, long rows, long channels, float *mean, float *v
     return failed;
 }
 
-/* z = y, kept between low and high. */
-int forward(const element *x, element *z, long rows, long channels, const float *restrict scale,
-            const float *restrict shift, float low, float high) {
+/* A bit for each element that lies between low and high; `number` of them, from a whole byte on. */
+static inline void pack_some(const element *z, long number, uint8_t *bits, lanes low, lanes high) {
+    ALONG(number, {
+        uint16_t both = bits_of(between(get(z + c, count), low, high));
+        bits[c / 8] = both & 0xff;
+        if (count > 8) bits[c / 8 + 1] = both >> 8;
+    });
+}
+
+/* z = y + other, kept between low and high, and a bit for each element that lies between them. Without
+   `other` and `bits`, if these are NULL. */
+int forward(const element *x, long stride, const element *other, element *z, long rows, long channels,
+            const float *weight, const float *bias, const float *mean, const float *var, float eps, float low,
+            float high, uint8_t *bits) {
+    float *memory;
+    Line line = folded(channels, 1, weight, bias, mean, var, eps, &memory);
+    if (!memory) return 1;
+    lanes below = all(low), above = all(high);
 #pragma omp parallel for schedule(static)
-    for (long r = 0; r < rows; r++) {
-        const element *restrict from = x + r * channels;
-        element *restrict to = z + r * channels;
-        for (long c = 0; c < channels; c++) {
-            float y = line(load(from + c), scale[c], shift[c]);
-            y = y < low ? low : y;
-            store(to + c, y > high ? high : y);
+    for (long start = 0; start < rows; start += 8) { /* the bits of eight rows are whole bytes */
+        long stop = start + 8 < rows ? start + 8 : rows;
+        for (long r = start; r < stop; r++) {
+            const element *from = x + r * stride, *more = other ? other + r * channels : other;
+            element *to = z + r * channels;
+            ALONG(channels, {
+                lanes v = get(from + c, count);
+                lanes y = times_plus(v, load_floats(line.scale + c), load_floats(line.shift + c));
+                if (more) y = plus(rounded(y), get(more + c, count));
+                put(to + c, clamp(y, below, above), count);
+            });
         }
+        if (bits)
+            pack_some(z + start * channels, (stop - start) * channels, bits + start * channels / 8, below, above);
+    }
+    free(memory);
+    return 0;
+}
+
+/* With dy the gradient g where low < y < high and 0 elsewhere: the sums of dy and of dy * (x - mean), from
+   which the gradients of bias and weight are made. If there is `onto`, which lies as x does, it gets
+   scale * dy more. */
+int sums(const element *x, long stride, const element *g, element *onto, long rows, long channels,
+         const float *weight, const float *bias, const float *mean, const float *var, float eps, float low,
+         float high, double *made, float *in_weight, float *in_bias) {
+    int failed = all_sums(x, stride, g, onto, rows, channels, weight, bias, mean, var, eps, low, high, made);
+    for (long c = 0; !failed && c < channels; c++) {
+        in_bias[c] = (float)made[c];
+        in_weight[c] = (float)(made[channels + c] / sqrtf(var[c] + eps));
+    }
+    return failed;
+}
+
+/* How a gradient that goes through the statistics depends on x: slope * (x - mean) + constant. `total` are
+   the two sums of above, `part` the share of x in the statistics, divided by the number of its rows. */
+int rest(const float *var, float eps, const float *weight, long channels, const double *total, double part,
+         float *slope, float *constant) {
+    for (long c = 0; c < channels; c++) {
+        double invstd = 1.0f / sqrtf(var[c] + eps), scale = weight ? weight[c] * invstd : invstd;
+        slope[c] = (float)(-scale * part * invstd * invstd * total[channels + c]);
+        constant[c] = (float)(-scale * part * total[c]);
     }
     return 0;
 }
 
-/* With dy the gradient g where low < y < high and 0 elsewhere: the sums of dy and of dy * (x - mean). */
-int sums(const element *x, const element *g, long rows, long channels, const float *scale,
-         const float *shift, const float *mean, float low, float high, double *made) {
-    return all_sums(x, g, rows, channels, mean, scale, shift, low, high, made);
-}
-
-/* dx = scale * dy + slope * (x - mean) + constant */
-int backward(const element *x, const element *g, element *dx, long rows, long channels,
-             const float *restrict scale, const float *restrict shift, const float *restrict mean,
-             const float *restrict slope, const float *restrict constant, float low, float high) {
+/* dx = scale * dy + slope * (x - own mean) + constant */
+int backward(const element *x, const element *g, element *dx, long rows, long channels, const float *weight,
+             const float *bias, const float *mean, const float *var, float eps, float low, float high,
+             const float *own, const float *slope, const float *constant) {
+    float *memory, *m = row_of(own, channels), *a = row_of(slope, channels), *b = row_of(constant, channels);
+    Line line = folded(channels, 1, weight, bias, mean, var, eps, &memory);
+    int failed = !memory || !m || !a || !b;
+    lanes below = all(low), above = all(high), zero = all(0);
+    if (!failed) {
 #pragma omp parallel for schedule(static)
-    for (long r = 0; r < rows; r++) {
-        const element *restrict from = x + r * channels, *restrict d = g + r * channels;
-        element *restrict to = dx + r * channels;
-        for (long c = 0; c < channels; c++) {
-            float v = load(from + c), y = line(v, scale[c], shift[c]);
-            float dy = (y > low) & (y < high) ? load(d + c) : 0.0f;
-            store(to + c, scale[c] * dy + (slope[c] * (v - mean[c]) + constant[c]));
+        for (long r = 0; r < rows; r++) {
+            const element *from = x + r * channels, *d = g + r * channels;
+            element *to = dx + r * channels;
+            ALONG(channels, {
+                lanes v = get(from + c, count), scale = load_floats(line.scale + c);
+                flags f = between(times_plus(v, scale, load_floats(line.shift + c)), below, above);
+                lanes dy = where(f, get(d + c, count), zero);
+                v = minus(v, load_floats(m + c));
+                put(to + c, times_plus(scale, dy, times_plus(load_floats(a + c), v, load_floats(b + c))), count);
+            });
         }
     }
+    free(memory);
+    free(m);
+    free(a);
+    free(b);
+    return failed;
+}
+
+/* dx = g + slope * (x - mean) + constant; rows of x and of g begin `stride` elements apart. */
+int finished(const element *x, const element *g, long stride, element *dx, long rows, long channels,
+             const float *mean, const float *slope, const float *constant) {
+    float *m = row_of(mean, channels), *a = row_of(slope, channels), *b = row_of(constant, channels);
+    int failed = !m || !a || !b;
+    if (!failed) {
+#pragma omp parallel for schedule(static)
+        for (long r = 0; r < rows; r++) {
+            const element *from = x + r * stride, *d = g + r * stride;
+            element *to = dx + r * channels;
+            ALONG(channels, {
+                lanes v = minus(get(from + c, count), load_floats(m + c));
+                lanes through = times_plus(load_floats(a + c), v, load_floats(b + c));
+                put(to + c, plus(get(d + c, count), through), count);
+            });
+        }
+    }
+    free(m);
+    free(a);
+    free(b);
+    return failed;
+}
+
+/* Rows that lie side by side, to where they begin `stride` elements apart. */
+int place(const element *x, element *to, long stride, long rows, long channels) {
+#pragma omp parallel for schedule(static)
+    for (long r = 0; r < rows; r++) memcpy(to + r * stride, x + r * channels, sizeof(element) * channels);
     return 0;
 }
 
 /* One bit for each element: whether it lies between low and high. */
 int pack(const element *z, long count, uint8_t *bits, float low, float high) {
+    lanes below = all(low), above = all(high);
 #pragma omp parallel for schedule(static)
-    for (long start = 0; start < count; start += BITS) {
-        long length = count - start < BITS ? count - start : BITS;
-        uint8_t inside[BITS] = {0};
-        for (long i = 0; i < length; i++) {
-            float v = load(z + start + i);
-            inside[i] = (v > low) & (v < high);
-        }
-        for (long i = 0; i < length; i += 8) {
-            uint64_t eight;
-            memcpy(&eight, inside + i, 8);
-            bits[(start + i) / 8] = (uint8_t)(eight * 0x0102040810204080u >> 56);
-        }
+    for (long start = 0; start < count; start += PIECE)
+        pack_some(z + start, count - start < PIECE ? count - start : PIECE, bits + start / 8, below, above);
+    return 0;
+}
+
+/* The same, and z is kept between them. */
+int clamped(element *z, long count, uint8_t *bits, float low, float high) {
+    lanes below = all(low), above = all(high);
+#pragma omp parallel for schedule(static)
+    for (long start = 0; start < count; start += PIECE) {
+        long length = count - start < PIECE ? count - start : PIECE;
+        element *from = z + start;
+        ALONG(length, put(from + c, clamp(get(from + c, count), below, above), count));
+        pack_some(z + start, length, bits + start / 8, below, above);
     }
     return 0;
 }
 
 /* made = g where the bit is set, and slope * g elsewhere. */
-int masked(const element *g, const uint8_t *bits, element *made, long count, float slope) {
+int masked(const element *g, const uint8_t *bits, element *made, long number, float slope) {
+    lanes less = all(slope), zero = all(0);
 #pragma omp parallel for schedule(static)
-    for (long start = 0; start < count; start += BITS) {
-        long length = count - start < BITS ? count - start : BITS;
-        uint8_t inside[BITS];
-        for (long i = 0; i < length; i += 8) {
-            uint64_t eight = bits[(start + i) / 8] * 0x0101010101010101u & 0x8040201008040201u;
-            memcpy(inside + i, &eight, 8);
-        }
-        for (long i = 0; i < length; i++) {
-            float v = load(g + start + i), outside = slope == 0.0f ? 0.0f : slope * v;
-            store(made + start + i, inside[i] ? v : outside);
-        }
+    for (long start = 0; start < number; start += PIECE) {
+        long length = number - start < PIECE ? number - start : PIECE;
+        const element *from = g + start;
+        const uint8_t *some = bits + start / 8;
+        element *to = made + start;
+        ALONG(length, {
+            uint16_t both = count > 8 ? (uint16_t)(some[c / 8] | some[c / 8 + 1] << 8) : some[c / 8];
+            lanes v = get(from + c, count), outside = slope == 0.0f ? zero : times_plus(less, v, zero);
+            put(to + c, where(flags_of(both), v, outside), count);
+        });
     }
     return 0;
 }

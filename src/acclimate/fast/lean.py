@@ -6,7 +6,8 @@ that its code calls directly, are all caught where torch itself lets functions b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,8 +16,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from acclimate.fast.activation import ACTIVATIONS, Activation, OneBit
+from acclimate.fast.checkpointed import is_checkpointed
+from acclimate.fast.concatenation import Concatenations
 from acclimate.fast.convolution import convolution
+from acclimate.fast.fusion import Fusion
 from acclimate.fast.layout import group_norm
+from acclimate.fast.native import native_kernels
 from acclimate.fast.norm import Norms
 from acclimate.fast.pooling import average_pool, max_pool
 from acclimate.fast.weights import Weights
@@ -31,17 +36,26 @@ class Lean(TorchFunctionMode):
     def __init__(self, tricks: Collection[str], ranks: Ranks = ALONE) -> None:
         super().__init__()
         self._tricks, self._ranks = tuple(tricks), ranks
+        self.in_parts = 0
+        """How many parts are being run that will be run again, and must keep the same then."""
         self._table: dict[Callable[..., Any], Callable[..., Any]] = {}
         if "weights" in tricks:
             weights = Weights()
             kinds = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
             self._table |= {function: convolution(n, weights) for n, function in kinds.items()}
             self._table[F.linear] = weights.linear
+        one_bit = OneBit(native="native" in tricks) if "activations" in tricks else None
+        is_native = {"norms", "native"} <= set(tricks)
+        self._fusion = Fusion(one_bit) if is_native and "fusion" in tricks else None
         if "norms" in tricks or ranks.synchronised:
-            norms = Norms(native={"norms", "native"} <= set(tricks), ranks=ranks)
+            norms = Norms(native=is_native, fusion=self._fusion, ranks=ranks)
             self._table[F.batch_norm] = norms.batch_norm
-        forms = [Norms.activated] if "norms" in tricks else []
-        forms += [OneBit(native="native" in tricks).activated] if "activations" in tricks else []
+        kernels = native_kernels() if is_native and "concatenations" in tricks else None
+        self._concatenations = None if kernels is None else Concatenations(kernels)
+        if self._concatenations is not None:
+            self._table[torch.cat] = self._cat
+        forms: list[Callable[..., Any]] = [Norms.activated] if "norms" in tricks else []
+        forms += [one_bit.activated] if one_bit is not None else []
         if forms:
             self._table |= {function: _activation(*row, forms) for function, row in ACTIVATIONS.items()}
         if "layout" in tricks:
@@ -57,17 +71,42 @@ class Lean(TorchFunctionMode):
     def __bool__(self) -> bool:
         return bool(self._table)
 
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        if self._fusion is not None:
+            self._fusion.finish()
+        if self._concatenations is not None:
+            self._concatenations.forget()
+
+    @contextmanager
+    def in_part(self) -> Iterator[None]:
+        """Like ``with`` itself, for a part that is run again."""
+        self.in_parts += 1
+        try:
+            with self:
+                yield
+        finally:
+            self.in_parts -= 1
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         lean, named = self._table.get(func), kwargs or {}
-        if lean is not None:
+        if self._fusion is not None and self._fusion.is_waiting:
+            made = self._fusion.follow(func, args, named)
+            if made is not NotImplemented:
+                return made
+        if lean is not None and (self._ranks.synchronised or not is_checkpointed()):
             others = {name: value for name, value in named.items() if name != "input"}
             first = (named["input"], *args) if "input" in named else args
             made = lean(*first, **others)
             if made is not NotImplemented:
                 return made
         return func(*args, **named)
+
+    def _cat(self, *args: Any, **named: Any) -> Any:
+        assert self._concatenations is not None
+        return NotImplemented if self.in_parts else self._concatenations.cat(*args, **named)
 
 
 def _activation(

@@ -16,17 +16,18 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-__all__ = ["UNBOUNDED", "Kernels", "native_kernels"]
+__all__ = ["UNBOUNDED", "Kernels", "Line", "bits_of", "native_kernels"]
 
 UNBOUNDED: Final = (-float("inf"), float("inf"))
 
-_SOURCE: Final = Path(__file__).with_name("kernels.c")
+_SOURCE, _HEADER = (Path(__file__).with_name(name) for name in ("kernels.c", "lanes.h"))
 _OPTIONS: Final = (
     "-O3",
     "-march=native",
@@ -40,18 +41,37 @@ _DEFINED: Final = {torch.float32: (), torch.bfloat16: ("-DBF16",)}
 """What the source is compiled with for each type of its elements."""
 
 
+@dataclass(frozen=True)
+class Line:
+    """What a norm does to each channel: weight * (x - mean) / sqrt(var + eps) + bias, all in float32."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    mean: Tensor
+    var: Tensor
+    eps: float
+
+    def arguments(self) -> tuple[Tensor | float | None, ...]:
+        """In the order of the kernels."""
+        return self.weight, self.bias, self.mean, self.var, self.eps
+
+
 class Kernels:
     """Calls them with tensors, of which it trusts shape and layout."""
 
     def __init__(self, libraries: Mapping[torch.dtype, ctypes.CDLL]) -> None:
         pointer, number, value = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
-        size, bounds = (number, number), (value, value)
+        size, bounds, line = (number, number), (value, value), (*[pointer] * 4, value)
         kinds: dict[str, tuple[Any, ...]] = {
             "statistics": (pointer, *size, *[pointer] * 2),
-            "forward": (*[pointer] * 2, *size, *[pointer] * 2, *bounds),
-            "sums": (*[pointer] * 2, *size, *[pointer] * 3, *bounds, pointer),
-            "backward": (*[pointer] * 3, *size, *[pointer] * 5, *bounds),
+            "forward": (pointer, number, *[pointer] * 2, *size, *line, *bounds, pointer),
+            "sums": (pointer, number, *[pointer] * 2, *size, *line, *bounds, *[pointer] * 3),
+            "rest": (pointer, value, pointer, number, pointer, ctypes.c_double, *[pointer] * 2),
+            "backward": (*[pointer] * 3, *size, *line, *bounds, *[pointer] * 3),
+            "finished": (*[pointer] * 2, number, pointer, *size, *[pointer] * 3),
+            "place": (*[pointer] * 2, number, *size),
             "pack": (pointer, number, pointer, *bounds),
+            "clamped": (pointer, number, pointer, *bounds),
             "masked": (*[pointer] * 3, number, value),
         }
         self._functions: dict[tuple[str, torch.dtype], Any] = {}
@@ -61,45 +81,82 @@ class Kernels:
                 function.argtypes, function.restype = arguments, ctypes.c_int
                 self._functions[kind, dtype] = function
 
-    def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of every channel of an activation."""
-        mean, var = x.new_empty(2, x.shape[1], dtype=torch.float32)
+    def statistics(self, x: Tensor, mean: Tensor, var: Tensor) -> None:
+        """Write mean and variance of every channel of an activation."""
         self._call("statistics", x, *_size(x), mean, var)
-        return mean, var
 
-    def forward(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        """scale * x + shift, channel by channel."""
-        made = torch.empty_like(x)
-        self._call("forward", x, made, *_size(x), scale, shift, *UNBOUNDED)
-        return made
+    def forward(
+        self,
+        x: Tensor,
+        line: Line,
+        made: Tensor,
+        *,
+        bounds: tuple[float, float] = UNBOUNDED,
+        other: Tensor | None = None,
+        bits: Tensor | None = None,
+    ) -> None:
+        """Write into ``made``: line(x) + other, within bounds, with a bit for each element between them."""
+        self._call("forward", x, _step(x), other, made, *_size(x), *line.arguments(), *bounds, bits)
 
     def sums(
-        self, x: Tensor, gradient: Tensor, line: Sequence[Tensor], mean: Tensor, bounds: tuple[float, float]
-    ) -> tuple[Tensor, Tensor]:
-        """Of a gradient, where scale * x + shift is within bounds: its sum, and that of it times x - mean."""
-        made = x.new_empty(2, x.shape[1], dtype=torch.float64)
-        self._call("sums", x, gradient, *_size(x), *line, mean, *bounds, made)
-        total, product = made
-        return total, product
+        self,
+        x: Tensor,
+        gradient: Tensor,
+        line: Line,
+        bounds: tuple[float, float],
+        onto: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a gradient, where line(x) is within bounds: its sum over that of it times x - mean.
+
+        Also the gradients of weight and bias that they come to. ``onto``, which lies as ``x`` does, gets
+        more by what goes straight through the line.
+        """
+        total = x.new_empty(2, x.shape[1], dtype=torch.float64)
+        in_weight, in_bias = (x.new_empty(x.shape[1], dtype=torch.float32) for _ in range(2))
+        results = (total, in_weight, in_bias)
+        self._call("sums", x, _step(x), gradient, onto, *_size(x), *line.arguments(), *bounds, *results)
+        return results
+
+    def rest(self, line: Line, total: Tensor, part: float) -> tuple[Tensor, Tensor]:
+        """Slope and constant of the gradient that goes through the statistics, from `sums`."""
+        slope, constant = torch.empty_like(line.mean), torch.empty_like(line.mean)
+        self._call("rest", line.var, line.eps, line.weight, len(slope), total, part, slope, constant)
+        return slope, constant
 
     def backward(
         self,
         x: Tensor,
         gradient: Tensor,
-        line: Sequence[Tensor],
-        mean: Tensor,
-        rest: Sequence[Tensor],
+        line: Line,
         bounds: tuple[float, float],
+        mean: Tensor,
+        rest: tuple[Tensor, Tensor],
     ) -> Tensor:
-        """The gradient of x: scale times the other, within bounds, and slope * (x - mean) + constant."""
+        """The gradient of x: that which goes straight through the line, and slope * (x - mean) + constant."""
         made = torch.empty_like(x)
-        self._call("backward", x, gradient, made, *_size(x), *line, mean, *rest, *bounds)
+        self._call("backward", x, gradient, made, *_size(x), *line.arguments(), *bounds, mean, *rest)
         return made
+
+    def finished(self, x: Tensor, gradient: Tensor, mean: Tensor, rest: tuple[Tensor, Tensor]) -> Tensor:
+        """Gradient + slope * (x - mean) + constant, of two that lie in the same way."""
+        made = torch.empty(x.shape, dtype=x.dtype, memory_format=torch.channels_last)
+        self._call("finished", x, gradient, _step(x), made, *_size(x), mean, *rest)
+        return made
+
+    def place(self, x: Tensor, made: Tensor) -> None:
+        """Copy what lies pixel by pixel to where pixels lie further apart."""
+        self._call("place", x, made, _step(made), *_size(x))
 
     def pack(self, z: Tensor, bounds: tuple[float, float]) -> Tensor:
         """A bit for each element: whether it is within bounds."""
-        made = torch.empty(-(-z.numel() // 8), dtype=torch.uint8)
+        made = bits_of(z)
         self._call("pack", z, z.numel(), made, *bounds)
+        return made
+
+    def clamp_(self, z: Tensor, bounds: tuple[float, float]) -> Tensor:
+        """The same, and the elements are kept within them."""
+        made = bits_of(z)
+        self._call("clamped", z, z.numel(), made, *bounds)
         return made
 
     def masked(self, gradient: Tensor, bits: Tensor, slope: float) -> Tensor:
@@ -108,7 +165,7 @@ class Kernels:
         self._call("masked", gradient, bits, made, gradient.numel(), slope)
         return made
 
-    def _call(self, kind: str, x: Tensor, *arguments: Tensor | float) -> None:
+    def _call(self, kind: str, x: Tensor, *arguments: Tensor | float | None) -> None:
         given = [a.data_ptr() if isinstance(a, Tensor) else a for a in (x, *arguments)]
         if self._functions[kind, x.dtype](*given):
             raise MemoryError("there is no memory left for the sums of a batch norm")
@@ -126,9 +183,19 @@ class Kernels:
         return x.is_contiguous() if x.ndim == 2 else x.is_contiguous(memory_format=torch.channels_last)
 
 
+def bits_of(z: Tensor) -> Tensor:
+    """Memory for a bit of each element."""
+    return torch.empty(-(-z.numel() // 8), dtype=torch.uint8)
+
+
 def _size(x: Tensor) -> tuple[int, int]:
     """Rows and channels."""
     return x.numel() // x.shape[1], x.shape[1]
+
+
+def _step(x: Tensor) -> int:
+    """Elements from one row to the next."""
+    return x.stride(3) if x.ndim == 4 and x.shape[3] > 1 else x.shape[1]
 
 
 @functools.cache
@@ -178,5 +245,10 @@ def _digest(command: Sequence[str]) -> str:
         processor = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     except OSError:
         processor = platform.processor()
-    parts = (_SOURCE.read_text(encoding="utf-8"), *command, platform.machine(), processor)
+    parts = (
+        *(path.read_text(encoding="utf-8") for path in (_SOURCE, _HEADER)),
+        *command,
+        platform.machine(),
+        processor,
+    )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -6,7 +6,8 @@ neither is what an activation makes of it. Where `native` kernels can be had, no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from acclimate.fast.activation import Activation
-from acclimate.fast.layout import layout_of
-from acclimate.fast.native import UNBOUNDED, Kernels, native_kernels
+from acclimate.fast.activation import Activation, Write
+from acclimate.fast.concatenation import Gradients, Joined, joined
+from acclimate.fast.fusion import Fusion
+from acclimate.fast.native import UNBOUNDED, Kernels, Line, native_kernels
 from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["Mixture", "Norms", "mix_next"]
@@ -40,15 +42,16 @@ class _Norm:
     """A call of ``F.batch_norm``, once its statistics are known."""
 
     x: Tensor
-    weight: Tensor | None
-    bias: Tensor | None
-    mean: Tensor
-    var: Tensor
-    eps: float
+    """What it is computed from."""
+    source: Tensor
+    """The same, with its history."""
+    line: Line
     share: float = 0.0
     """Of the statistics of ``x`` itself in these, through which its gradient flows too."""
     own_mean: Tensor | None = None
     """Its own mean, if that is not all of it."""
+    gradients: Gradients | None = None
+    """Where that of ``x`` is added up, if not by autograd."""
     ranks: Ranks = ALONE
     """With whose images those statistics are."""
 
@@ -56,8 +59,9 @@ class _Norm:
 class Norms:
     """``F.batch_norm``, and activations of what it gave."""
 
-    def __init__(self, *, native: bool, ranks: Ranks = ALONE) -> None:
+    def __init__(self, *, native: bool, fusion: Fusion | None = None, ranks: Ranks = ALONE) -> None:
         self._kernels = native_kernels() if native else None
+        self._fusion = fusion if self._kernels is not None else None
         self._ranks = ranks
 
     def batch_norm(
@@ -77,51 +81,100 @@ class Norms:
             return NotImplemented
         if mixed is None and (x.ndim < 2 or self._ranks.scaled(x.numel()) < 2 * x.shape[1]):
             return NotImplemented
-        kernels = self._kernels if self._kernels is not None and _taken(x, weight, running_mean) else None
+        part = joined(x)
+        own = x.detach() if part is None else part.x
+        is_taken = part is not None or Kernels.take(x)
+        fits = is_taken and all(map(_is_plain, (weight, bias, running_mean, running_var)))
+        kernels = self._kernels if fits else None
+        if kernels is None:
+            part, own = None, x.detach()
+        share, own_mean = 1.0, None
         if mixed is not None:
             with torch.no_grad():
-                own_mean, own_var = self._ranks.combined(*_own_statistics(x.detach(), kernels))
+                own_mean, own_var = self._ranks.combined(*_own_statistics(own, part, kernels))
                 mean, var, share = mixed(own_mean, own_var)
-            norm = _Norm(x, weight, bias, mean, var, eps, share, own_mean, self._ranks)
         elif training:
             with torch.no_grad():
-                mean, var = _statistics(x.detach(), running_mean, running_var, momentum, kernels, self._ranks)
-            norm = _Norm(x, weight, bias, mean, var, eps, share=1.0, ranks=self._ranks)
+                mean, var = self._statistics(own, part, running_mean, running_var, momentum, kernels)
         else:
             assert running_mean is not None
             assert running_var is not None
-            norm = _Norm(x, weight, bias, running_mean, running_var, eps)
-        y: Tensor = _NormFunction.apply(x, weight, bias, norm, kernels)  # type: ignore[no-untyped-call]
+            mean, var, share = running_mean, running_var, 0.0
+        line = Line(weight, bias, mean, var, eps)
+        gradients = None if part is None else part.gradients
+        norm = _Norm(own, x, line, share, own_mean, gradients, self._ranks)
+        return self._made(norm, kernels)
+
+    def _made(self, norm: _Norm, kernels: Kernels | None) -> Tensor:
+        x, line = norm.source, norm.line
+        fusion = None if kernels is None else self._fusion
+        is_put_off = fusion is not None and fusion.puts_off(line.weight)
+        y: Tensor = _NormFunction.apply(x, line.weight, line.bias, norm, kernels, is_put_off)  # type: ignore[no-untyped-call]
         if y.requires_grad:
             setattr(y, _NOTE, (norm, y.grad_fn, (y._version, x._version), kernels))
+        if fusion is not None:
+            assert kernels is not None
+            write = functools.partial(kernels.forward, norm.x, line, y.detach()) if is_put_off else None
+            fusion.watch(y, line.weight, write, self.activated)
         return y
 
     @staticmethod
-    def activated(y: Tensor, activation: Activation, *, inplace: bool) -> Any:
-        """What an activation makes of ``y``, if that is what `batch_norm` gave and still is."""
+    def activated(y: Tensor, activation: Activation, *, inplace: bool, write: Write | None = None) -> Any:
+        """What an activation makes of ``y``, if that is what `batch_norm` gave and still is.
+
+        If that was put off, ``write`` writes what the activation makes of it.
+        """
         norm, node, versions, kernels = getattr(y, _NOTE, (None, None, None, None))
-        if norm is None or y.grad_fn is not node or (y._version, norm.x._version) != versions:
+        if norm is None or y.grad_fn is not node or (y._version, norm.source._version) != versions:
             return NotImplemented
+        if inplace:
+            delattr(y, _NOTE)  # it would keep the input alive as long as this is
         return _ActivatedFunction.apply(  # type: ignore[no-untyped-call]
-            y, norm.x, norm.weight, norm.bias, norm, activation, inplace, kernels
+            y, norm.source, norm.line.weight, norm.line.bias, norm, activation, inplace, kernels, write
         )
+
+    def _statistics(
+        self,
+        x: Tensor,
+        part: Joined | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+        kernels: Kernels | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance of a batch; the running ones move towards them as torch moves them."""
+        if kernels is None and running_mean is not None and not self._ranks.synchronised:
+            mean, var = torch.ops.aten.batch_norm_update_stats(x, running_mean, running_var, momentum)
+            return mean, var
+        mean, var = self._ranks.combined(*_own_statistics(x, part, kernels))
+        if running_mean is not None and running_var is not None:
+            count = self._ranks.scaled(x.numel() // x.shape[1])
+            running_mean.lerp_(mean, momentum)
+            running_var.lerp_(var * (count / (count - 1)), momentum)
+        return mean, var
 
 
 class _NormFunction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: _Norm, kernels: Kernels | None
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        norm: _Norm,
+        kernels: Kernels | None,
+        is_put_off: bool,
     ) -> Tensor:
         _keep(ctx, norm, kernels)
         ctx.set_materialize_grads(False)
-        return _normalized(x, weight, bias, norm.mean, norm.var, norm.eps, kernels)
+        return _like(norm.x) if is_put_off else _normalized(norm.x, norm.line, kernels)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if gradient is None:  # all of it went by the activation
-            return (None,) * 5
-        return (*_gradients(ctx, gradient, None, ctx.needs_input_grad[:3]), None, None)
+            return (None,) * 6
+        return (*_gradients(ctx, gradient, None, ctx.needs_input_grad[:3]), None, None, None)
 
 
 class _ActivatedFunction(torch.autograd.Function):
@@ -138,25 +191,31 @@ class _ActivatedFunction(torch.autograd.Function):
         activation: Activation,
         inplace: bool,
         kernels: Kernels | None,
+        write: Write | None,
     ) -> Tensor:
         _keep(ctx, norm, kernels)
         ctx.activation = activation
         if not inplace:
             return activation.forward(y)
         ctx.mark_dirty(y)
-        return activation.forward_(y)
+        if write is None:
+            return activation.forward_(y)
+        write()
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         made = _gradients(ctx, gradient, ctx.activation, ctx.needs_input_grad[1:4])
-        return (None, *made, None, None, None, None)
+        return (None, *made, None, None, None, None, None)
 
 
 def _keep(ctx: Any, norm: _Norm, kernels: Kernels | None) -> None:
-    ctx.share, ctx.eps, ctx.kernels, ctx.ranks = norm.share, norm.eps, kernels, norm.ranks
+    line = norm.line
+    ctx.share, ctx.eps, ctx.kernels, ctx.ranks = norm.share, line.eps, kernels, norm.ranks
+    ctx.gradients = norm.gradients
     ctx.count = norm.ranks.scaled(norm.x.numel() // norm.x.shape[1])
-    ctx.save_for_backward(norm.x, norm.weight, norm.bias, norm.mean, norm.var, norm.own_mean)
+    ctx.save_for_backward(norm.x, line.weight, line.bias, line.mean, line.var, norm.own_mean)
 
 
 def _gradients(
@@ -165,55 +224,54 @@ def _gradients(
     """Of input, weight and bias."""
     x, weight, bias, mean, var, own_mean = ctx.saved_tensors
     kernels: Kernels | None = ctx.kernels
+    line = Line(weight, bias, mean, var, ctx.eps)
     bounds = UNBOUNDED if activation is None else activation.clamp
     if activation is not None and (kernels is None or bounds is None):
-        again = _normalized(x, weight, bias, mean, var, ctx.eps, kernels)
+        again = _normalized(x, line, kernels)
         gradient, bounds = activation.backward(gradient, again), UNBOUNDED
+    if kernels is None:
+        return _plain_gradients(ctx, x, gradient, line, own_mean, wanted)
     assert bounds is not None
-    invstd = (var + ctx.eps).rsqrt()
-    ranks: Ranks = ctx.ranks
-    if kernels is None and own_mean is None and not ranks.synchronised:
-        made: tuple[Tensor | None, ...] = torch.ops.aten.native_batch_norm_backward(
-            gradient, x, weight, mean, var, mean, invstd, ctx.share == 1, ctx.eps, list(wanted)
-        )
-        return made
-    work = _Plain if kernels is None else kernels
-    gradient = gradient.contiguous(memory_format=layout_of(x))
-    line = _line(weight, bias, mean, invstd)
-    total, product = work.sums(x, gradient, line, mean, bounds)
+    shared: Gradients | None = ctx.gradients if wanted[0] else None
+    gradient = gradient.contiguous(memory_format=_form(x))
+    onto = None if shared is None else shared.begun(x.shape[1])
+    total, in_weight, in_bias = kernels.sums(x, gradient, line, bounds, onto)
     in_x = None
     if wanted[0]:
-        share = -line[0] * (ctx.share / ctx.count)
+        everywhere = torch.stack(ctx.ranks.sums(*total)) if ctx.share and ctx.ranks.synchronised else total
+        rest = kernels.rest(line, everywhere, ctx.share / ctx.count)
+        own = mean if own_mean is None else own_mean
+        if shared is None:
+            in_x = kernels.backward(x, gradient, line, bounds, own, rest)
+        elif ctx.share:
+            shared.add_rest(own, *rest)
+    return in_x, in_weight if wanted[1] else None, in_bias if wanted[2] else None
+
+
+def _plain_gradients(
+    ctx: Any, x: Tensor, gradient: Tensor, line: Line, own_mean: Tensor | None, wanted: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """The same by torch."""
+    mean, ranks = line.mean, ctx.ranks
+    invstd = (line.var + line.eps).rsqrt()
+    if own_mean is None and not ranks.synchronised:
+        made: tuple[Tensor | None, ...] = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, line.weight, mean, line.var, mean, invstd, ctx.share == 1, line.eps, list(wanted)
+        )
+        return made
+    scale = invstd if line.weight is None else line.weight * invstd
+    wide, dims = gradient.to(mean.dtype), [0, *range(2, x.ndim)]
+    total, product = wide.sum(dims), (wide * (x - _along(mean, x))).sum(dims)
+    in_x = None
+    if wanted[0]:
+        share = -scale * (ctx.share / ctx.count)
         all_total, all_product = ranks.sums(total, product) if ctx.share else (total, product)
-        rest = ((share * invstd.square() * all_product).to(mean.dtype), (share * all_total).to(mean.dtype))
-        in_x = work.backward(x, gradient, line, mean if own_mean is None else own_mean, rest, bounds)
-    in_weight = (product * invstd).to(mean.dtype) if wanted[1] else None
-    return in_x, in_weight, total.to(mean.dtype) if wanted[2] else None
-
-
-class _Plain:
-    """What `Kernels` does with gradients, by torch, without bounds."""
-
-    @staticmethod
-    def sums(
-        x: Tensor, gradient: Tensor, line: Sequence[Tensor], mean: Tensor, bounds: tuple[float, float]
-    ) -> tuple[Tensor, Tensor]:
-        """Of a gradient, and of it times x - mean."""
-        wide, dims = gradient.to(mean.dtype), [0, *range(2, x.ndim)]
-        return wide.sum(dims), (wide * (x - _along(mean, x))).sum(dims)
-
-    @staticmethod
-    def backward(
-        x: Tensor,
-        gradient: Tensor,
-        line: Sequence[Tensor],
-        mean: Tensor,
-        rest: Sequence[Tensor],
-        bounds: tuple[float, float],
-    ) -> Tensor:
-        """The gradient of x: scale times the other, and slope * (x - mean) + constant."""
-        scale, mean, slope, constant = (_along(part, x) for part in (line[0], mean, *rest))
-        return (scale * gradient + (slope * (x - mean) + constant)).to(x.dtype)
+        slope, constant = share * invstd.square() * all_product, share * all_total
+        own = mean if own_mean is None else own_mean
+        through = _along(slope, x) * (x - _along(own, x)) + _along(constant, x)
+        in_x = (_along(scale, x) * gradient + through).to(x.dtype)
+    in_weight = product * invstd if wanted[1] else None
+    return in_x, in_weight, total if wanted[2] else None
 
 
 def _along(part: Tensor, x: Tensor) -> Tensor:
@@ -221,57 +279,40 @@ def _along(part: Tensor, x: Tensor) -> Tensor:
     return part.view(1, -1, *[1] * (x.ndim - 2))
 
 
-def _taken(x: Tensor, *parameters: Tensor | None) -> bool:
-    return Kernels.take(x) and all(p is None or p.dtype == torch.float32 for p in parameters)
+def _is_plain(parameter: Tensor | None) -> bool:
+    """Whether kernels can read it."""
+    return parameter is None or (parameter.dtype == torch.float32 and parameter.is_contiguous())
 
 
-def _statistics(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-    kernels: Kernels | None,
-    ranks: Ranks,
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance of a batch; the running ones move towards them as torch moves them."""
-    if kernels is None and running_mean is not None and not ranks.synchronised:
-        mean, var = torch.ops.aten.batch_norm_update_stats(x, running_mean, running_var, momentum)
-        return mean, var
-    mean, var = ranks.combined(*_own_statistics(x, kernels))
-    if running_mean is not None and running_var is not None:
-        count = ranks.scaled(x.numel() // x.shape[1])
-        running_mean.lerp_(mean, momentum)
-        running_var.lerp_(var * (count / (count - 1)), momentum)
-    return mean, var
-
-
-def _own_statistics(x: Tensor, kernels: Kernels | None) -> tuple[Tensor, Tensor]:
+def _own_statistics(x: Tensor, part: Joined | None, kernels: Kernels | None) -> tuple[Tensor, Tensor]:
     """Mean and variance of a batch."""
+    if part is not None:
+        return part.mean, part.var
     if kernels is not None:
-        return kernels.statistics(x)
+        mean, var = x.new_empty(2, x.shape[1], dtype=torch.float32)
+        kernels.statistics(x, mean, var)
+        return mean, var
     # torch takes the precision of its statistics from what they move: never below float32
     moved = x.new_zeros(2, x.shape[1], dtype=torch.promote_types(x.dtype, torch.float32))
     mean, var = torch.ops.aten.batch_norm_update_stats(x, *moved, 0.0)
     return mean, var
 
 
-def _normalized(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor,
-    var: Tensor,
-    eps: float,
-    kernels: Kernels | None,
-) -> Tensor:
+def _normalized(x: Tensor, line: Line, kernels: Kernels | None) -> Tensor:
     if kernels is None:
-        made: Tensor = torch.native_batch_norm(x, weight, bias, mean, var, False, 0.0, eps)[0]
+        made: Tensor = torch.native_batch_norm(
+            x, line.weight, line.bias, line.mean, line.var, False, 0.0, line.eps
+        )[0]
         return made
-    return kernels.forward(x, *_line(weight, bias, mean, (var + eps).rsqrt()))
+    made = _like(x)
+    kernels.forward(x, line, made)
+    return made
 
 
-def _line(weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale and shift that a norm comes down to."""
-    scale = invstd if weight is None else weight.detach() * invstd
-    shift = -mean * scale
-    return scale, shift if bias is None else shift + bias.detach()
+def _like(x: Tensor) -> Tensor:
+    """Memory for an activation, without gaps."""
+    return torch.empty(x.shape, dtype=x.dtype, memory_format=_form(x))
+
+
+def _form(x: Tensor) -> torch.memory_format:
+    return torch.channels_last if x.ndim == 4 else torch.contiguous_format

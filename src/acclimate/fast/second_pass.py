@@ -7,7 +7,7 @@ module's forward can be run again too, as running stops when all is there that w
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +63,8 @@ class SecondPass:
         self._leaves = [_detached(leaf) for leaf in leaves]
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         self._versions = [x._version for x in tensors]
-        self._as_before = _surroundings(tensors[0].device, around)
+        self._lean = [mode for mode in _modes() if isinstance(mode, Lean)]
+        self._as_before = _surroundings(tensors[0].device, self._lean, around)
         self._random: _Random | None = _random_state(tensors[0].device)
         self._places: list[weakref.ref[_Place]] = []
         self._is_done = False
@@ -72,12 +73,16 @@ class SecondPass:
         self._hooks: saved_tensors_hooks | None = None
 
     def __enter__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        for lean in self._lean:
+            lean.in_parts += 1
         self._hooks = saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()
         first, self._first = self._first, ((), {})
         return first
 
     def __exit__(self, *_: object) -> None:
+        for lean in self._lean:
+            lean.in_parts -= 1
         assert self._hooks is not None
         self._hooks.__exit__()
         self._hooks = None  # it holds this object, which shall go with the graph
@@ -131,11 +136,10 @@ def _alias(argument: Any) -> Any:
 
 
 def _surroundings(
-    device: torch.device, around: Callable[[], AbstractContextManager[None]]
+    device: torch.device, lean: Sequence[Lean], around: Callable[[], AbstractContextManager[None]]
 ) -> Callable[[], AbstractContextManager[None]]:
     """What makes again the context of the caller, which backward does not have."""
     kind = device.type
-    lean = [mode for mode in _modes() if isinstance(mode, Lean)]
     is_cast, precision = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
     @contextmanager
@@ -143,7 +147,7 @@ def _surroundings(
         with (
             torch.autocast(kind, precision, enabled=is_cast),
             around(),
-            lean[0] if lean else nullcontext(),
+            lean[0].in_part() if lean else nullcontext(),
         ):
             yield
 

@@ -1,0 +1,163 @@
+"""An addition and a clamp in place right behind a norm, in the pass that writes what the norm makes.
+
+What a norm makes is not written until torch is called the next time. If that call adds to it in place, or
+clamps it in place, as residual blocks do, one pass over memory does all of it. Whatever else is called:
+first it is written. A norm is put off so only after it was seen to be followed by such a call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from acclimate.fast.activation import ACTIVATIONS, Activation, OneBit, Write
+from acclimate.fast.native import Kernels
+
+__all__ = ["Fusion"]
+
+_ADDITIONS: Final = (Tensor.__iadd__, Tensor.add_)
+
+
+@dataclass
+class _Watched:
+    """What a norm made, until it is clear what follows."""
+
+    y: Tensor
+    weight: Tensor
+    activated: Callable[..., Any]
+    """What an activation makes of it."""
+    write: Write | None
+    """None if it is written already, and it is only looked what follows."""
+    expected: tuple[str, ...]
+    seen: tuple[str, ...] = ()
+    other: Tensor | None = None
+    """What was added."""
+
+
+class Fusion:
+    """Knows which norms are followed by what.
+
+    Args:
+        one_bit: makes activations of sums; without it only sums are made in the pass of a norm.
+    """
+
+    def __init__(self, one_bit: OneBit | None) -> None:
+        self._one_bit = one_bit
+        self._followers: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._watched: _Watched | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it matters what is called next."""
+        return self._watched is not None
+
+    def puts_off(self, weight: Tensor | None) -> bool:
+        """Whether what the norm with this weight makes may be written later."""
+        return weight is not None and weight in self._followers
+
+    def watch(
+        self, y: Tensor, weight: Tensor | None, write: Write | None, activated: Callable[..., Any]
+    ) -> None:
+        """See what follows ``y``, which ``write`` writes if it is not there yet."""
+        if weight is not None:
+            expected = () if write is None else self._followers[weight]
+            self._watched = _Watched(y, weight, activated, write, expected)
+
+    def follow(self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """The call behind a norm; NotImplemented if it is to be made as always."""
+        watched, self._watched = self._watched, None
+        assert watched is not None
+        other = _added(watched.y, function, args, named)
+        activation = None if other is not None else _clamp(watched.y, function, args, named)
+        kind = "addition" if other is not None else "clamp" if activation is not None else None
+        if watched.write is None:
+            self._learn(watched, kind)
+            return NotImplemented
+        if (kind,) != watched.expected[:1]:
+            del self._followers[watched.weight]
+            watched.write(other=watched.other)
+            return NotImplemented
+        if other is not None:
+            return self._sum(watched, watched.write, other)
+        assert activation is not None
+        return self._clamped(watched, watched.write, activation)
+
+    def finish(self) -> None:
+        """Write what is not written yet: nothing is called any more."""
+        watched, self._watched = self._watched, None
+        if watched is not None and watched.write is not None:
+            watched.write(other=watched.other)
+
+    def _learn(self, watched: _Watched, kind: str | None) -> None:
+        is_sum = "addition" in watched.seen
+        if kind is None or (is_sum and (kind == "addition" or self._one_bit is None)):
+            return
+        watched.seen += (kind,)
+        self._followers[watched.weight] = watched.seen
+        if kind == "addition":
+            self._watched = watched
+
+    def _sum(self, watched: _Watched, write: Write, other: Tensor) -> Any:
+        watched.other, watched.expected = other.detach(), watched.expected[1:]
+        made = _Sum.apply(watched.y, other)  # type: ignore[no-untyped-call]
+        if watched.expected:
+            self._watched = watched
+        else:
+            write(other=watched.other)
+        return made
+
+    def _clamped(self, watched: _Watched, write: Write, activation: Activation) -> Any:
+        y, bounds = watched.y, activation.clamp
+        if not y.requires_grad:
+            write(other=watched.other, bounds=bounds)
+            return y
+        if watched.other is not None:
+            assert self._one_bit is not None
+            return self._one_bit.written(y, activation, functools.partial(write, other=watched.other))
+        return watched.activated(y, activation, inplace=True, write=functools.partial(write, bounds=bounds))
+
+
+class _Sum(torch.autograd.Function):
+    """What was not written yet, and what is added to it in place."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, other: Tensor) -> Tensor:
+        ctx.mark_dirty(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, gradient
+
+
+def _added(
+    y: Tensor, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> Tensor | None:
+    """What a call adds to ``y`` in place, element by element."""
+    if function not in _ADDITIONS or len(args) != 2 or named or args[0] is not y:
+        return None
+    other = args[1]
+    if not isinstance(other, Tensor) or other.shape != y.shape or other.dtype != y.dtype:
+        return None
+    apart = other.untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
+    return other if apart and Kernels.take(other) else None
+
+
+def _clamp(
+    y: Tensor, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> Activation | None:
+    """The activation that a call makes of ``y`` in place, if it keeps it within bounds and does no more."""
+    if function not in ACTIVATIONS or (args[0] if args else named.get("input")) is not y:
+        return None
+    make, in_place = ACTIVATIONS[function]
+    options = {name: value for name, value in named.items() if name not in ("input", "inplace")}
+    activation = make(*args[1:], **options)
+    return activation if named.get("inplace", in_place) and activation.clamp is not None else None

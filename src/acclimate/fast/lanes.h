@@ -1,0 +1,133 @@
+/* Sixteen elements at a time: in one register where the processor has such, else in a loop that compilers
+   turn into vector instructions by themselves. Elements are float or, with BF16 defined, bfloat16; all
+   arithmetic is in float. Fewer than sixteen, at the end of a row, come with zeros behind them. */
+
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+
+#ifdef BF16
+typedef uint16_t element;
+#else
+typedef float element;
+#endif
+
+#if defined(__AVX512F__) && (!defined(BF16) || defined(__AVX512BF16__))
+#include <immintrin.h>
+
+typedef __m512 lanes;
+typedef __mmask16 flags;
+
+static inline lanes all(float value) { return _mm512_set1_ps(value); }
+static inline lanes plus(lanes a, lanes b) { return _mm512_add_ps(a, b); }
+static inline lanes minus(lanes a, lanes b) { return _mm512_sub_ps(a, b); }
+static inline lanes times_plus(lanes a, lanes b, lanes c) { return _mm512_fmadd_ps(a, b, c); }
+static inline flags between(lanes x, lanes low, lanes high) {
+    return _mm512_cmp_ps_mask(x, low, _CMP_GT_OQ) & _mm512_cmp_ps_mask(x, high, _CMP_LT_OQ);
+}
+static inline lanes where(flags f, lanes a, lanes b) { return _mm512_mask_blend_ps(f, b, a); }
+/* Both give the second operand if one is not a number. */
+static inline lanes clamp(lanes x, lanes low, lanes high) {
+    return _mm512_min_ps(high, _mm512_max_ps(low, x));
+}
+static inline uint16_t bits_of(flags f) { return f; }
+static inline flags flags_of(uint16_t bits) { return bits; }
+
+static inline lanes load_floats(const float *p) { return _mm512_loadu_ps(p); }
+static inline void store_floats(float *p, lanes x) { _mm512_storeu_ps(p, x); }
+#ifdef BF16
+static inline lanes load(const element *p) {
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+static inline void store(element *p, lanes x) {
+    _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(x));
+}
+#endif
+
+#else
+
+typedef struct { float v[LANES]; } lanes;
+typedef struct { uint32_t v[LANES]; } flags;
+#define EACH for (int i = 0; i < LANES; i++)
+
+static inline lanes all(float value) { lanes r; EACH r.v[i] = value; return r; }
+static inline lanes plus(lanes a, lanes b) { EACH a.v[i] += b.v[i]; return a; }
+static inline lanes minus(lanes a, lanes b) { EACH a.v[i] -= b.v[i]; return a; }
+static inline lanes times_plus(lanes a, lanes b, lanes c) {
+#ifdef __FMA__
+    EACH c.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
+#else
+    EACH c.v[i] += a.v[i] * b.v[i];
+#endif
+    return c;
+}
+static inline flags between(lanes x, lanes low, lanes high) {
+    flags r;
+    EACH r.v[i] = (x.v[i] > low.v[i]) & (x.v[i] < high.v[i]);
+    return r;
+}
+static inline lanes where(flags f, lanes a, lanes b) { EACH a.v[i] = f.v[i] ? a.v[i] : b.v[i]; return a; }
+static inline lanes clamp(lanes x, lanes low, lanes high) {
+    EACH x.v[i] = x.v[i] < low.v[i] ? low.v[i] : x.v[i];
+    EACH x.v[i] = x.v[i] > high.v[i] ? high.v[i] : x.v[i];
+    return x;
+}
+static inline uint16_t bits_of(flags f) {
+    uint16_t r = 0;
+    EACH r |= (uint16_t)(f.v[i] << i);
+    return r;
+}
+static inline flags flags_of(uint16_t bits) { flags r; EACH r.v[i] = bits >> i & 1; return r; }
+
+static inline lanes load_floats(const float *p) { lanes r; EACH r.v[i] = p[i]; return r; }
+static inline void store_floats(float *p, lanes x) { EACH p[i] = x.v[i]; }
+#ifdef BF16
+static inline lanes load(const element *p) {
+    lanes r;
+    EACH {
+        union { uint32_t bits; float value; } u = {(uint32_t)p[i] << 16};
+        r.v[i] = u.value;
+    }
+    return r;
+}
+static inline void store(element *p, lanes x) { /* to the nearest, and of two to the even one */
+    EACH {
+        union { float value; uint32_t bits; } u = {x.v[i]};
+        uint32_t nearest = (u.bits + 0x7fff + (u.bits >> 16 & 1)) >> 16;
+        p[i] = (element)(x.v[i] != x.v[i] ? 0x7fc0 : nearest);
+    }
+}
+#endif
+#endif
+
+#ifdef BF16
+static inline lanes rounded(lanes x) { /* as if it had been stored and loaded */
+    element stored[LANES];
+    store(stored, x);
+    return load(stored);
+}
+#else
+static inline lanes load(const element *p) { return load_floats(p); }
+static inline void store(element *p, lanes x) { store_floats(p, x); }
+static inline lanes rounded(lanes x) { return x; }
+#endif
+
+/* The first `count` of a row, if there are not enough. */
+static inline lanes get(const element *p, long count) {
+    if (count >= LANES) return load(p);
+    element some[LANES] = {0};
+    memcpy(some, p, sizeof(element) * count);
+    return load(some);
+}
+
+static inline void put(element *p, lanes x, long count) {
+    if (count >= LANES) {
+        store(p, x);
+        return;
+    }
+    element some[LANES];
+    store(some, x);
+    memcpy(p, some, sizeof(element) * count);
+}
