@@ -162,6 +162,12 @@ def written_to(number: int, joint: Tensor, held: list[Any]) -> Tensor:
     return held[-1].relu_() if number == 2 else joint
 
 
+def written_to_in_part(number: int, joint: Tensor, held: list[Any]) -> Tensor:
+    joint[:, 1:3].mul_(0.5)
+    joint[0] = 0.5
+    return joint[:0]
+
+
 def not_used(number: int, joint: Tensor, held: list[Any]) -> Tensor:
     torch.cat([joint, joint], 1)
     return joint[:0]
@@ -172,7 +178,7 @@ def watched(number: int, joint: Tensor, held: list[Any]) -> Tensor:
     return joint[:0]
 
 
-@pytest.mark.parametrize("uses", [convolved, kept_alive, written_to, not_used, watched])
+@pytest.mark.parametrize("uses", [convolved, kept_alive, written_to, written_to_in_part, not_used, watched])
 def test_other_uses(uses: Callable[[int, Tensor, list[Any]], Tensor]) -> None:
     class Fresh(Dense):
         def forward(self, x: Tensor) -> Tensor:
@@ -191,7 +197,7 @@ class Program(nn.Module):
             st.lists(
                 st.tuples(
                     st.sampled_from(["grow", "grow", "grow", "again", "some", "other way"]),
-                    st.sampled_from(["norm", "norm", "norm", "relu_", "plain", "keep"]),
+                    st.sampled_from(["norm", "norm", "norm", "relu_", "slice_", "plain", "keep"]),
                     st.integers(0, 5),
                 ),
                 min_size=2,
@@ -215,6 +221,8 @@ class Program(nn.Module):
                 kept.append(joint)
             if use == "relu_":
                 joint.relu_()
+            if use == "slice_":
+                joint[:, 1:7].mul_(0.5)
             if use == "norm":
                 wide = len(last)
                 joint = F.silu(
@@ -230,7 +238,7 @@ class Program(nn.Module):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_program(data: st.DataObject) -> None:
     check(adapting(nn.BatchNorm2d(5), Program(data.draw)).float())
 

@@ -3,13 +3,13 @@
 A dense block concatenates its first piece, then the first two, then the first three: torch copies all of
 them every time, keeps every copy, and adds up the gradients of every copy. Here a piece is copied once,
 next to those before it, its statistics are taken once, and the norms behind all those concatenations add
-their gradients up in one place.
+their gradients up in one place. Only norms see that memory: who else wants a concatenation gets a copy.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -71,15 +71,12 @@ class Joined:
     var: Tensor
     """Of its channels."""
     gradients: Gradients
-    version: int
 
 
 def joined(x: Tensor) -> Joined | None:
-    """What is known of a concatenation that nobody has changed or wants to hear the gradient of."""
+    """What is known of a concatenation, if it is one."""
     note = getattr(x, _NOTE, None)
-    if not isinstance(note, Joined) or note.version != x._version:
-        return None
-    return None if x._backward_hooks or x.retains_grad else note
+    return note if isinstance(note, Joined) else None
 
 
 @dataclass
@@ -94,9 +91,8 @@ class _Growth:
     gradients: Gradients | None = None
     width: int = 0
     tip: Tensor | None = None
-    version: int = 0
     given: weakref.ref[Tensor] | None = None
-    """What the network has of the tip: as long as it lives, the network might write to it."""
+    """What the network has of it: as long as that lives, it may be used."""
 
     def begins(self, pieces: Sequence[Tensor]) -> bool:
         """Whether these are the same pieces and more."""
@@ -105,9 +101,8 @@ class _Growth:
         return same and len(self.pieces) < len(pieces)
 
     def is_free(self) -> bool:
-        """Whether pieces can be added without anybody noticing."""
-        untouched = self.tip is not None and self.tip._version == self.version
-        return untouched and self.given is not None and self.given() is None
+        """Whether the network is done with it."""
+        return self.given is None or self.given() is None
 
 
 class Concatenations:
@@ -118,6 +113,8 @@ class Concatenations:
         self._widths: dict[tuple[object, ...], int] = {}
         """What a piece of this shape was seen to grow to: the first pass is torch's."""
         self._growths: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._given: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        """What the network has in shared memory."""
 
     def cat(self, tensors: Any, dim: int = 0, *, out: Tensor | None = None) -> Any:
         """NotImplemented where torch's own will do, or has an error to tell."""
@@ -136,8 +133,7 @@ class Concatenations:
         else:
             self._widths[kind] = max(width, self._widths.get(kind, 0))
         if growth.memory is not None:
-            fits = width <= growth.memory.shape[1] and (growth.tip is None or growth.is_free())
-            if fits:
+            if width <= growth.memory.shape[1] and growth.is_free():
                 return self._grown(growth, pieces)
             growth.memory = growth.tip = None
         growth.pieces = _weak(pieces)
@@ -146,6 +142,18 @@ class Concatenations:
     def forget(self) -> None:
         """Whatever has grown in this pass."""
         self._growths.clear()
+        self._given.clear()
+
+    def part_with(self, args: Iterable[Any]) -> None:
+        """Give concatenations memory of their own, as somebody may write to it or keep it."""
+        if not self._given:
+            return
+        flat = (x for a in args for x in (a if isinstance(a, (list, tuple)) else (a,)))
+        for x in flat:
+            if isinstance(x, Tensor) and joined(x) is not None:
+                x.data = x.detach().clone(memory_format=torch.channels_last)
+                delattr(x, _NOTE)
+                del self._given[x]
 
     def _grown(self, growth: _Growth, pieces: Sequence[Tensor]) -> Tensor:
         assert growth.memory is not None
@@ -159,41 +167,40 @@ class Concatenations:
             mean, var = growth.statistics[:, start:end]
             self._kernels.statistics(piece.detach(), mean, var)
             parts.append((part, start))
-        whole = _part(growth.memory, 0, end)
-        tip: Tensor = _Longer.apply(growth.tip, (whole,), parts, growth.gradients, self._kernels, *new)  # type: ignore[no-untyped-call]
-        given = tip.view_as(tip)
+        whole = [_part(growth.memory, 0, end) for _ in range(2)]
+        tip, given = _Longer.apply(growth.tip, whole, parts, growth.gradients, self._kernels, *new)  # type: ignore[no-untyped-call]
         mean, var = growth.statistics[:, :end]
-        setattr(
-            given, _NOTE, Joined(_part(growth.memory, 0, end), mean, var, growth.gradients, given._version)
-        )
+        setattr(given, _NOTE, Joined(_part(growth.memory, 0, end), mean, var, growth.gradients))
         growth.pieces, growth.width = _weak(pieces), end
-        growth.tip, growth.version, growth.given = tip, tip._version, weakref.ref(given)
-        return given
+        growth.tip, growth.given = tip, weakref.ref(given)
+        self._given[given] = True
+        made: Tensor = given
+        return made
 
 
 class _Longer(torch.autograd.Function):
-    """The tip and new pieces behind it, all of which lie in their places already."""
+    """The tip and new pieces behind it, which lie in their places already: for us, and for the network."""
 
     @staticmethod
     def forward(
         ctx: Any,
         tip: Tensor | None,
-        whole: tuple[Tensor],
+        whole: Sequence[Tensor],
         parts: Sequence[tuple[Tensor, int]],
         gradients: Gradients,
         kernels: Kernels,
         *new: Tensor,
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.gradients, ctx.kernels = gradients, kernels
         ctx.starts = [start for _, start in parts]
         ctx.save_for_backward(*(part for part, _ in parts))
         ctx.is_first = tip is None or not tip.requires_grad
-        return whole[0]  # wrapped, as it is no input
+        return tuple(whole)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, _: None, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         gradients: Gradients = ctx.gradients
         if gradient is not None:  # of others than norms
             gradients.begun(gradient.shape[1]).add_(gradient)

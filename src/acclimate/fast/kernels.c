@@ -20,7 +20,6 @@ static int omp_get_thread_num(void) { return 0; }
 #include "lanes.h"
 
 #define BLOCK 64   /* rows whose sums are taken in float */
-#define GROUP 4    /* rows that share what is loaded of coefficients and of sums */
 #define WIDTH 128  /* elements that a row should have: shorter rows are taken several at a time */
 #define SAMPLES 32 /* rows that a first guess of the mean is taken from */
 #define PIECE 4096 /* elements that a thread takes at a time: they stay in its cache */
@@ -35,6 +34,13 @@ static int omp_get_thread_num(void) { return 0; }
 
 static long padded(long width) { return (width + LANES - 1) / LANES * LANES; }
 
+/* Zeros that begin where a register of floats does: across two lines of the cache all loads are slow. */
+static void *zeros(size_t bytes) {
+    size_t whole = (bytes + 63) / 64 * 64;
+    void *made = aligned_alloc(64, whole);
+    return made ? memset(made, 0, whole) : NULL;
+}
+
 /* Rows of coefficients, side by side. */
 typedef struct {
     const float *scale, *shift, *mean;
@@ -44,7 +50,7 @@ typedef struct {
 static Line folded(long channels, long times, const float *weight, const float *bias, const float *mean,
                    const float *var, float eps, float **memory) {
     long width = channels * times, each = padded(width);
-    float *made = *memory = calloc(3 * each, sizeof(float));
+    float *made = *memory = zeros(3 * each * sizeof(float));
     for (long i = 0; made && i < width; i++) {
         long c = i % channels;
         float invstd = 1.0f / sqrtf(var[c] + eps), scale = weight ? weight[c] * invstd : invstd;
@@ -57,43 +63,32 @@ static Line folded(long channels, long times, const float *weight, const float *
 
 /* A copy of a row that is as long as it needs to be. */
 static float *row_of(const float *row, long channels) {
-    float *made = calloc(padded(channels), sizeof(float));
+    float *made = zeros(padded(channels) * sizeof(float));
     if (made) memcpy(made, row, sizeof(float) * channels);
     return made;
 }
 
-/* Adds to rows of sums those of x - mean and of its square, over `rows` rows. */
-static inline void add_moments(const element *x, long stride, int rows, long width, Line line, float *first,
-                               float *second) {
+/* Adds to a row of sums that of x - mean, and to another that of its square. */
+static inline void add_moments(const element *x, long width, Line line, float *first, float *second) {
     ALONG(width, {
-        lanes mean = load_floats(line.mean + c), one = load_floats(first + c), two = load_floats(second + c);
-        for (int r = 0; r < rows; r++) {
-            lanes d = minus(get(x + r * stride + c, count), mean);
-            one = plus(one, d);
-            two = times_plus(d, d, two);
-        }
-        store_floats(first + c, one);
-        store_floats(second + c, two);
+        lanes d = minus(get(x + c, count), load_floats(line.mean + c));
+        store_floats(first + c, plus(load_floats(first + c), d));
+        store_floats(second + c, times_plus(d, d, load_floats(second + c)));
     });
 }
 
 /* Those of dy and of dy * (x - mean); `onto`, if there is one, gets scale * dy more. */
-static inline void add_products(const element *x, long stride, const element *g, element *onto, int rows,
-                                long width, Line line, float low, float high, float *first, float *second) {
+static inline void add_products(const element *x, const element *g, element *onto, long width, Line line,
+                                float low, float high, float *first, float *second) {
     lanes below = all(low), above = all(high), zero = all(0);
     ALONG(width, {
-        lanes scale = load_floats(line.scale + c), shift = load_floats(line.shift + c);
-        lanes mean = load_floats(line.mean + c), one = load_floats(first + c), two = load_floats(second + c);
-        for (int r = 0; r < rows; r++) {
-            lanes v = get(x + r * stride + c, count), y = times_plus(v, scale, shift);
-            lanes dy = where(between(y, below, above), get(g + r * width + c, count), zero);
-            one = plus(one, dy);
-            two = times_plus(dy, minus(v, mean), two);
-            element *to = onto + r * stride + c;
-            if (onto) put(to, times_plus(scale, dy, get(to, count)), count);
-        }
-        store_floats(first + c, one);
-        store_floats(second + c, two);
+        lanes v = get(x + c, count), scale = load_floats(line.scale + c);
+        flags f = between(times_plus(v, scale, load_floats(line.shift + c)), below, above);
+        lanes dy = where(f, get(g + c, count), zero);
+        store_floats(first + c, plus(load_floats(first + c), dy));
+        v = minus(v, load_floats(line.mean + c));
+        store_floats(second + c, times_plus(dy, v, load_floats(second + c)));
+        if (onto) put(onto + c, times_plus(scale, dy, get(onto + c, count)), count);
     });
 }
 
@@ -104,8 +99,8 @@ static int add_sums(const element *x, long stride, const element *g, element *on
                     long channels, Line line, float low, float high, double *sums) {
     int threads = omp_get_max_threads();
     size_t row = padded(width), each = 2 * row;
-    double *parts = calloc(threads * each, sizeof(double));
-    float *blocks = malloc(threads * each * sizeof(float));
+    double *parts = zeros(threads * each * sizeof(double));
+    float *blocks = zeros(threads * each * sizeof(float));
     if (!parts || !blocks) {
         free(parts);
         free(blocks);
@@ -120,21 +115,14 @@ static int add_sums(const element *x, long stride, const element *g, element *on
         for (long start = rows * t / threads; start < end; start += BLOCK) {
             long stop = start + BLOCK < end ? start + BLOCK : end;
             memset(first, 0, each * sizeof(float));
-            for (long r = start; r < stop;) {
-                int count = r + GROUP <= stop ? GROUP : 1;
+            for (long r = start; r < stop; r++) {
                 const element *from = x + r * stride, *d = g ? g + r * width : g;
-                element *to = onto ? onto + r * stride : onto;
-                if (!g && count == GROUP)
-                    add_moments(from, stride, GROUP, width, line, first, second);
-                else if (!g)
-                    add_moments(from, stride, 1, width, line, first, second);
-                else if (onto && count == GROUP)
-                    add_products(from, stride, d, to, GROUP, width, line, low, high, first, second);
-                else if (count == GROUP)
-                    add_products(from, stride, d, NULL, GROUP, width, line, low, high, first, second);
+                if (!g)
+                    add_moments(from, width, line, first, second);
+                else if (!onto)
+                    add_products(from, d, NULL, width, line, low, high, first, second);
                 else
-                    add_products(from, stride, d, to, 1, width, line, low, high, first, second);
-                r += count;
+                    add_products(from, d, onto + r * stride, width, line, low, high, first, second);
             }
             for (size_t c = 0; c < each; c++) part[c] += first[c];
         }
@@ -166,8 +154,8 @@ static int all_sums(const element *x, long stride, const element *g, element *on
                           sums);
     if (!failed && done < rows)
         failed = add_sums(x + done * stride, stride, g ? g + done * channels : g,
-                          onto ? onto + done * stride : onto, rows - done, channels, channels, single, low, high,
-                          sums);
+                          onto ? onto + done * stride : onto, rows - done, channels, channels, single, low,
+                          high, sums);
     free(memory);
     free(more);
     return failed;
@@ -192,7 +180,9 @@ int statistics(const element *x, long rows, long channels, float *mean, float *v
         var[c] = 1;
     }
     double *sums = malloc(sizeof(double) * 2 * channels);
-    int failed = !sums || all_sums(x, channels, NULL, NULL, rows, channels, NULL, NULL, mean, var, 0, 0, 0, sums);
+    int failed = !sums;
+    if (!failed)
+        failed = all_sums(x, channels, NULL, NULL, rows, channels, NULL, NULL, mean, var, 0, 0, 0, sums);
     for (long c = 0; !failed && c < channels; c++) {
         double off = sums[c] / rows, square = sums[channels + c] / rows - off * off;
         mean[c] = (float)(mean[c] + off);
@@ -233,8 +223,8 @@ int forward(const element *x, long stride, const element *other, element *z, lon
                 put(to + c, clamp(y, below, above), count);
             });
         }
-        if (bits)
-            pack_some(z + start * channels, (stop - start) * channels, bits + start * channels / 8, below, above);
+        long done = start * channels;
+        if (bits) pack_some(z + done, (stop - start) * channels, bits + done / 8, below, above);
     }
     free(memory);
     return 0;
@@ -277,14 +267,15 @@ int backward(const element *x, const element *g, element *dx, long rows, long ch
     if (!failed) {
 #pragma omp parallel for schedule(static)
         for (long r = 0; r < rows; r++) {
-            const element *from = x + r * channels, *d = g + r * channels;
+            const element *from = x + r * channels, *upper = g + r * channels;
             element *to = dx + r * channels;
             ALONG(channels, {
                 lanes v = get(from + c, count), scale = load_floats(line.scale + c);
                 flags f = between(times_plus(v, scale, load_floats(line.shift + c)), below, above);
-                lanes dy = where(f, get(d + c, count), zero);
-                v = minus(v, load_floats(m + c));
-                put(to + c, times_plus(scale, dy, times_plus(load_floats(a + c), v, load_floats(b + c))), count);
+                lanes dy = where(f, get(upper + c, count), zero);
+                lanes d = minus(v, load_floats(m + c));
+                lanes through = times_plus(load_floats(a + c), d, load_floats(b + c));
+                put(to + c, times_plus(scale, dy, through), count);
             });
         }
     }
@@ -326,20 +317,20 @@ int place(const element *x, element *to, long stride, long rows, long channels) 
 }
 
 /* One bit for each element: whether it lies between low and high. */
-int pack(const element *z, long count, uint8_t *bits, float low, float high) {
+int pack(const element *z, long number, uint8_t *bits, float low, float high) {
     lanes below = all(low), above = all(high);
 #pragma omp parallel for schedule(static)
-    for (long start = 0; start < count; start += PIECE)
-        pack_some(z + start, count - start < PIECE ? count - start : PIECE, bits + start / 8, below, above);
+    for (long start = 0; start < number; start += PIECE)
+        pack_some(z + start, number - start < PIECE ? number - start : PIECE, bits + start / 8, below, above);
     return 0;
 }
 
 /* The same, and z is kept between them. */
-int clamped(element *z, long count, uint8_t *bits, float low, float high) {
+int clamped(element *z, long number, uint8_t *bits, float low, float high) {
     lanes below = all(low), above = all(high);
 #pragma omp parallel for schedule(static)
-    for (long start = 0; start < count; start += PIECE) {
-        long length = count - start < PIECE ? count - start : PIECE;
+    for (long start = 0; start < number; start += PIECE) {
+        long length = number - start < PIECE ? number - start : PIECE;
         element *from = z + start;
         ALONG(length, put(from + c, clamp(get(from + c, count), below, above), count));
         pack_some(z + start, length, bits + start / 8, below, above);

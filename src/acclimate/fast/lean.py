@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,9 @@ from acclimate.fast.weights import Weights
 from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["Lean"]
+
+_LOOKS: Final = frozenset({F.batch_norm, Tensor.dim, Tensor.size})
+"""Functions that neither write to a tensor nor hand it on."""
 
 
 class Lean(TorchFunctionMode):
@@ -92,6 +95,8 @@ class Lean(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         lean, named = self._table.get(func), kwargs or {}
+        if self._concatenations is not None and func not in _LOOKS and func.__name__ != "__get__":
+            self._concatenations.part_with((*args, *named.values()))
         if self._fusion is not None and self._fusion.is_waiting:
             made = self._fusion.follow(func, args, named)
             if made is not NotImplemented:
