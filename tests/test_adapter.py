@@ -259,6 +259,33 @@ def test_a_prior_is_where_the_class_distribution_starts() -> None:
 # Learning rate --------------------------------------------------------------------------------------
 
 
+def test_a_small_batch_takes_a_part_of_the_learning_rate_and_says_so() -> None:
+    adapter = Adapter(resnet(), "slr", lr=0.01)
+    for count in (4, 16, 24):
+        adapter(images(count))
+    assert adapter.history.lr == pytest.approx([0.01 * (4 / 16) ** 1.5, 0.01, 0.01])
+    assert adapter.notes[-1].startswith("a batch of 4 takes 0.12 of the learning rate")
+    adapter.reset()
+    assert not any("learning rate" in note for note in adapter.notes)
+
+
+def test_every_batch_takes_all_of_it_where_that_is_asked_for_and_with_sgd() -> None:
+    for adapter in (Adapter(resnet(), "slr", full_batch=0), Adapter(resnet(), "tent+")):
+        adapter(images(2))
+        assert adapter.history.lr == [adapter.method.lr]
+        assert not any("learning rate" in note for note in adapter.notes)
+
+
+def test_from_sixteen_images_on_nothing_changes_to_the_last_bit() -> None:
+    """And with fewer, something does."""
+    for count, equal in ((16, True), (15, False)):
+        scaled, whole = (Adapter(resnet(), "slr", **more) for more in ({}, {"full_batch": 0}))
+        for adapter in (scaled, whole):
+            for seed in range(3):
+                adapter(images(count, seed=seed))
+        assert same(adapted_state(scaled), adapted_state(whole)) == equal
+
+
 def test_online_learning_rate_is_constant_unless_the_number_of_steps_is_given() -> None:
     constant, decaying = (Adapter(resnet(), "slr", setting="paper", steps=steps) for steps in (None, 3))
     decaying.fit(BATCHES, 1)  # whose steps are not online calls

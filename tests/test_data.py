@@ -423,6 +423,14 @@ def test_digits_are_classes_not_severities(tmp_path: Path) -> None:
         open_data(tmp_path / "none", "imagenet-r")
 
 
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in ("hub", "shards")])
+def test_an_address_is_no_folder(layout: str) -> None:
+    with pytest.raises(InputError, match="is an address, from which shards can be read") as said:
+        open_data("http://me:hidden@host/images", layout)
+    assert repr(layout) in str(said.value)
+    assert "hidden" not in str(said.value)
+
+
 def test_the_split_for_training(tmp_path: Path) -> None:
     folder = visda(tmp_path)
     save(folder / "train/car/b.png", 3)

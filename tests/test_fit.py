@@ -177,7 +177,7 @@ def test_the_cosine_ends_where_it_should_for_iterables_with_a_short_last_batch()
         def __len__(self) -> int:
             return 5
 
-    lr = Adapter(resnet(), "slr", setting="paper").fit(Loader(), 2).lr
+    lr = Adapter(resnet(), "slr", setting="paper", full_batch=0).fit(Loader(), 2).lr
     assert len(lr) == 8
     assert lr[4:] == pytest.approx([3e-4 * (1 + math.cos(math.pi * i / 8)) for i in range(4, 8)])
 

@@ -67,12 +67,12 @@ def test_the_same_cells_are_run_by_one_process(tmp_path: Path) -> None:
 
 def test_what_is_done_is_given_back(tmp_path: Path) -> None:
     one = Claims(Folder(tmp_path))
-    one.take(["a0", "a1"])
+    one.take(["a0", "b0"])
     one.give_back(["a0"])
     with held(tmp_path, "a0") as other:
         assert other.poll() is None, "what was given back is another's"
     one.close()
-    with held(tmp_path, "a1") as other:
+    with held(tmp_path, "b0") as other:
         assert other.poll() is None, "and so is the rest after the end"
 
 
@@ -89,18 +89,26 @@ def test_what_a_killed_process_was_writing_goes(tmp_path: Path) -> None:
 def test_where_there_are_no_locks_nobody_is_held_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bucket = Claims(Bucket("memory://grid"))
-    bucket.take(["a0"])
-    bucket.give_back(["a0"])
+    one, other = (Claims(Bucket("memory://grid")) for _ in range(2))
+    for bucket in (one, other):
+        bucket.take(["a0"])
+        bucket.check_writable()
+    one.give_back(["a0"])
+    assert (one._file, other._file) == (None, None), "a bucket has no file to lock"
 
     def without(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(locks_module.fcntl, "lockf", without)
-    claims = Claims(Folder(tmp_path))
-    claims.take(["a0", "a1"])
-    claims.give_back(["a0"])
-    claims.close()
+    with held(tmp_path, "a0"):
+        claims = Claims(Folder(tmp_path))
+        claims.take(["a0", "b0"])
+        assert claims._file is None, "nothing is held where nothing can be"
+        claims.give_back(["a0"])
+        claims.close()
+    monkeypatch.undo()
+    with held(tmp_path, "a0"), pytest.raises(OptionError, match="at work on 1 of these 2 cells"):
+        Claims(Folder(tmp_path)).take(["a0", "b0"])  # which a disk with locks would have said
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_first_cell(

@@ -23,7 +23,7 @@ from acclimate.methods import Method
 from acclimate.moving import Moving, under
 from acclimate.network import Network, Normalization
 from acclimate.objectives import External, Objective
-from acclimate.optimization import learning_rate
+from acclimate.optimization import learning_rate, lr_share
 from acclimate.options import Options
 from acclimate.prepare import floating_like, model_info, normalization_mismatch, prepare
 from acclimate.pseudo_labels import centroid_labels
@@ -141,7 +141,8 @@ class Engine:
         with torch.set_grad_enabled(self._learns):
             images = self.ranks.meet(lambda: self._checked(batch.images, batch.index))
             logits, look, usable = self._tried(images, batch.index)
-            lr = learning_rate(self.method, position, total) * self.guard.rate
+            share = self._share_of(len(images))
+            lr = learning_rate(self.method, position, total) * share * self.guard.rate
             if self._optimizer is not None and usable:
                 if self.guard.active:
                     self.guard.keep(self.step, self._copied)
@@ -160,6 +161,18 @@ class Engine:
     def _learns(self) -> bool:
         """Whether parameters move."""
         return self._optimizer is not None and not self.guard.stopped
+
+    def _share_of(self, images: int) -> float:
+        """The part of the learning rate for this batch; a small one is remembered, for `notes`."""
+        count = self._count(images)
+        share = lr_share(self.method, count)
+        if share < 1:
+            self._small = count
+        return share
+
+    def _count(self, images: int) -> int:
+        """Of the batch of all ranks, of which so many images are here."""
+        return sum(self.ranks.counts) if self.ranks.size > 1 else images
 
     def _tried(self, images: Tensor, index: Tensor | None) -> tuple[Tensor, Look, bool]:
         """Logits and gradients from a state that the guard has nothing against, and whether to take them."""
@@ -236,7 +249,12 @@ class Engine:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was found and decided, one sentence each."""
-        return (*self.prepared.notes, *self._checkpoints.notes)
+        found = (*self.prepared.notes, *self._checkpoints.notes)
+        if not self._small or not self.parameters:
+            return found
+        part = f"{lr_share(self.method, self._small):.2g} of the learning rate"
+        small = f"a batch of {self._small} takes {part}, as its gradient is noisy: full_batch=0 gives it all"
+        return (*found, small)
 
     def transformed(self, images: Tensor) -> Tensor:
         """Images as the input transformation makes them."""
@@ -296,6 +314,7 @@ class Engine:
             self.objective.labels = None
         self._scale = None if self._scale is None else LossScale()
         self.step = 0
+        self._small = 0  # images of the last batch that took a part of the learning rate
         self.guard.restart()
         self.history = History(alarms=self.guard.alarms)
 
@@ -428,8 +447,7 @@ class Engine:
         if not (self.guard.active and self._learns):
             return shown(loss, followed, gradients)
         lengths = self.ranks.mean(torch.linalg.vector_norm(logits, dim=1))
-        count = sum(self.ranks.counts) if self.ranks.size > 1 else len(logits)
-        return shown(loss, followed, gradients, self.guard, lengths, count)
+        return shown(loss, followed, gradients, self.guard, lengths, self._count(len(logits)))
 
     def _overflows(self, look: Look) -> bool:
         """Whether the gradient is too large for float16 only, so that a smaller loss scale helps."""

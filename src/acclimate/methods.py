@@ -49,6 +49,8 @@ class Method:
     freeze_top: bool = True
     optimizer: str = "sgd"
     lr: float = 2.5e-4
+    full_batch: int = 0
+    """Images from which on a batch takes the whole ``lr``; a smaller one takes less. 0: any takes all."""
     momentum: float = 0.9
     """Of SGD; Adam has its own."""
     nesterov: bool = False
@@ -76,7 +78,7 @@ class Method:
         _one_of("pseudo_label_set", self.pseudo_label_set, ("fixed", "recomputed"))
         if self.confidence is not None:
             _one_of("confidence loss", self.confidence, tuple(LOSSES))
-        for name in ("lr", "delta", "weight_decay", "pseudo_label_weight", "pseudo_count"):
+        for name in ("lr", "full_batch", "delta", "weight_decay", "pseudo_label_weight", "pseudo_count"):
             _within(name, getattr(self, name), 0, float("inf"))
         for name in ("kappa", "momentum"):
             _within(name, getattr(self, name), 0, 1, open_end=True)
@@ -127,6 +129,7 @@ _SLR: Final = Method(
     diversity=True,
     optimizer="adam",
     lr=6e-4,
+    full_batch=16,  # Adam's steps are as long for a gradient of noise: benchmarks/streams.py
     schedule="cosine",
 )
 _ROWS: Final = (

@@ -126,6 +126,11 @@ def open_data(
     name = find_layout(path) if layout == "auto" else layout
     how = Crop(crop) if isinstance(crop, int) else crop
     request = Request(str(path), how, corruption, severity, split, labels, partial, training)
-    if "://" not in request.path and name not in ("hub", "shards", "arrays") and not request.folder.is_dir():
+    if "://" in request.path and name not in ("hub", "shards"):
+        raise InputError(
+            f"{shown(path)} is an address, from which shards can be read and the layout {name!r} cannot: "
+            "bring the data to this machine first, as `acclimate fetch` does with published ones"
+        )
+    if name not in ("hub", "shards", "arrays") and not request.folder.is_dir():
         raise InputError(f"there is no folder {shown(path)}, as is expected of the layout {name!r}")
     return LAYOUTS[name].open(request)
