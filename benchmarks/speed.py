@@ -35,7 +35,7 @@ from acclimate.fast import TRICKS
 NETWORKS = (*TORCHVISION, *TIMM)
 BATCHES = {"steps": (1, 16, 64), "memory": (16, 64), "tricks": (16,)}
 MORE_BATCHES = {"resnet50": (32,)}
-TRICK_NETWORKS = ("resnet50", "mobilenet_v2")
+TRICK_NETWORKS = ("resnet50", "densenet121", "mobilenet_v2")
 ADAPTING = {"forward, fast": "predict", "tent": "tent", "slr": "slr", "slr+it": "slr+it"}
 BF16, LOW = {"precision": "bf16"}, {"memory": "low"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
