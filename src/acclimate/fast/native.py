@@ -1,7 +1,7 @@
 """The kernels of `kernels.c`, compiled once for this machine by its own C compiler, if it has one.
 
 torch makes eight passes over an activation for a batch norm with a ReLU, forward and backward; these
-make five. Without a compiler nothing is lost but time: torch's own functions do the same.
+make four. Without a compiler nothing is lost but time: torch's own functions do the same.
 """
 
 from __future__ import annotations
