@@ -134,6 +134,38 @@ def _relu_twice(y: Tensor) -> Tensor:
     return y.relu_() * 2
 
 
+def scripted_before(y: Tensor) -> Tensor:
+    """Reads what a norm made, which nobody sees; and then comes what could be fused."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        gate = torch.jit.script(_gate)(y)
+    return y.relu_() * gate
+
+
+def _gate(y: Tensor) -> Tensor:
+    return (y > 0.5).to(y.dtype).mean(dim=[2, 3], keepdim=True)
+
+
+def scripted_and_added(y: Tensor) -> Tensor:
+    y += scripted_before(y.clone())
+    return y.relu_()
+
+
+class _Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, other: Tensor) -> Tensor:
+        ctx.mark_dirty(y)
+        return y.add_(other).relu_()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient * 2, gradient
+
+
+def own_function(y: Tensor) -> Any:
+    return _Own.apply(y, images(8))  # type: ignore[no-untyped-call]
+
+
 def halves(y: Tensor) -> Tensor:
     return y[:, :2].relu_()
 
@@ -162,11 +194,13 @@ def only_added(y: Tensor) -> Tensor:
     return y * 2
 
 
-@pytest.mark.parametrize(
-    "after",
-    [scripted, halves, twice, itself, itself_turned, narrow, only_added, F.relu, F.silu, Tensor.relu_],
-    ids=lambda after: getattr(after, "__name__", "scripted"),
+FOLLOWERS = (
+    *(scripted, scripted_before, scripted_and_added, own_function, halves, twice, itself, itself_turned),
+    *(narrow, only_added, F.relu, F.silu, Tensor.relu_),
 )
+
+
+@pytest.mark.parametrize("after", FOLLOWERS, ids=lambda after: after.__name__)
 def test_whatever_follows(after: Callable[[Tensor], Any]) -> None:
     check(lambda x: after(norm(x)))
 
@@ -181,7 +215,6 @@ class Fickle(nn.Module):
     def __init__(self, *followers: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.norm, self.followers, self.passes = nn.BatchNorm2d(4), followers, 0
-        self.noted: Tensor | None = None
 
     def forward(self, x: Tensor) -> Any:
         after = self.followers[self.passes % len(self.followers)]

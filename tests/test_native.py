@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,17 @@ from acclimate.fast.lean import Lean
 from acclimate.fast.native import Kernels, Line, bits_of, native_kernels
 
 KERNELS = native_kernels()
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """More than one, as the suite has only one by default."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
 needs_kernels = pytest.mark.skipif(KERNELS is None, reason="there is no C compiler here")
 SHAPES = [(2, 1, 3, 3), (3, 7, 5, 4), (2, 16, 9, 9), (4, 24, 8, 8), (2, 130, 3, 5), (64, 10), (2, 512, 2, 2)]
 
@@ -163,6 +178,40 @@ def test_the_same_threads_give_the_same_bits() -> None:
     x = activation_like((8, 24, 13, 13), torch.float32)
     made = [statistics(x) for _ in range(3)]
     assert all(torch.equal(a, b) for later in made[1:] for a, b in zip(made[0], later, strict=True))
+
+
+@needs_kernels
+def test_fewer_threads_than_asked_for_lose_nothing() -> None:
+    script = (
+        "import torch; torch.set_num_threads(4);"
+        "from acclimate.fast.native import native_kernels;"
+        "x = torch.arange(64.0).view(64, 1).repeat(1, 3); mean, var = torch.empty(2, 3);"
+        "native_kernels().statistics(x, mean, var); print(mean[0].item(), var[0].item())"
+    )
+    environment = {**os.environ, "OMP_THREAD_LIMIT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["31.5", "341.25"]
+
+
+@needs_kernels
+@pytest.mark.parametrize("count", [3, 5])
+def test_parameters_of_another_length_are_torchs_error(count: int) -> None:
+    x = activation_like((2, 4, 3, 3), torch.float32).requires_grad_()
+    for lean in (True, False):
+        with Lean(TRICKS) if lean else nullcontext(), pytest.raises(RuntimeError, match=f"{count}"):
+            F.batch_norm(x, None, None, torch.ones(count), torch.ones(count), training=True)
+
+
+@needs_kernels
+def test_bounds_that_low_precision_does_not_have() -> None:
+    """Where an element was clamped its derivative is 0."""
+    x = torch.tensor([0.05, 0.1, 0.3]).bfloat16().requires_grad_()
+    with Lean(TRICKS):
+        F.hardtanh(x * 1, 0.1, 1.0, inplace=True).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.0, 0.0, 1.0]
 
 
 def test_only_what_lies_right_is_taken() -> None:

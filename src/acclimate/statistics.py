@@ -225,7 +225,7 @@ class Statistics:
         if self.policy == "running" and not self._updating:
             return None
         x = inputs[0]
-        mixture = functools.partial(self._mixture, name, module, self._ranks.scaled(len(x)))
+        mixture = functools.partial(self._mixture, name, module, self._ranks.scaled(x.shape[0]))
         held_mean, held_var = _mean_and_var(module)
         if self._lean and type(module).forward is _BatchNorm.forward and not is_checkpointed():
             mix_next(held_mean, mixture)  # and the layer itself does all that follows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -125,18 +126,15 @@ class _OneBitFunction(torch.autograd.Function):
         if inplace:
             ctx.mark_dirty(y)
         assert activation.bounds is not None
+        bounds = _as_stored(activation.bounds, y.dtype)
         if write is not None:
             z, bits = y, bits_of(y)
-            write(bounds=activation.bounds, bits=bits)
+            write(bounds=bounds, bits=bits)
         elif kernels is not None and inplace and activation.clamp is not None:
-            z, bits = y, kernels.clamp_(y, activation.clamp)
+            z, bits = y, kernels.clamp_(y, bounds)
         else:
             z = activation.forward_(y) if inplace else activation.forward(y)
-            bits = (
-                pack(_inside(_flat(z), *activation.bounds))
-                if kernels is None
-                else kernels.pack(z, activation.bounds)
-            )
+            bits = pack(_inside(_flat(z), *bounds)) if kernels is None else kernels.pack(z, bounds)
         ctx.save_for_backward(bits)
         ctx.shape, ctx.stride, ctx.slope, ctx.kernels = z.shape, z.stride(), activation.slope, kernels
         return z
@@ -154,6 +152,13 @@ class _OneBitFunction(torch.autograd.Function):
         if ctx.slope == 0:
             return _aten.threshold_backward(gradient, mask, 0), None, None, None, None
         return _aten.leaky_relu_backward(gradient, mask, ctx.slope, False), None, None, None, None
+
+
+@functools.cache
+def _as_stored(bounds: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
+    """Bounds as elements that were clamped to them have them."""
+    low, high = torch.tensor(bounds, dtype=dtype, device="cpu").tolist()
+    return low, high
 
 
 def _flat(z: Tensor) -> Tensor:

@@ -6,13 +6,18 @@ saved as before: so what it runs must be torch's own both times.
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch.utils import checkpoint
 
 __all__ = ["is_checkpointed"]
 
+_top: Final = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+"""The hooks that are active; torch before 2.8 does not tell."""
+
 
 def is_checkpointed() -> bool:
     """Whether what runs now will run again."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return hooks is not None and hooks[0].__module__ == checkpoint.__name__
+    hooks = None if _top is None else _top(True)
+    return hooks is not None and getattr(hooks[0], "__module__", None) == checkpoint.__name__

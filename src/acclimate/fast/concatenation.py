@@ -33,13 +33,16 @@ class Gradients:
         self._like, self._shape = like.new_empty(0), like.shape
         self._mean = mean
         self._sum: Tensor | None = None
+        self._pass = -1
         self._slope = self._constant = mean
 
     def begun(self, width: int) -> Tensor:
-        """The sum over the first channels, to add to."""
-        if self._sum is None:
+        """The sum over the first channels, to add to; what an earlier pass has left is not in it."""
+        if not self._is_begun():
+            self._pass = _backward_pass()
             self._sum = _memory(self._like, self._shape, len(self._mean)).zero_()
-            self._slope, self._constant = torch.zeros(2, len(self._mean)).unbind()
+            self._slope, self._constant = self._mean.new_zeros(2, len(self._mean)).unbind()
+        assert self._sum is not None
         return self._sum[:, :width]
 
     def add_rest(self, mean: Tensor, slope: Tensor, constant: Tensor) -> None:
@@ -50,8 +53,9 @@ class Gradients:
 
     def taken(self, x: Tensor, start: int, kernels: Kernels) -> Tensor | None:
         """The gradient of the piece ``x``, whose channels begin at ``start``; None if nothing was added."""
-        if self._sum is None:
+        if not self._is_begun():
             return None
+        assert self._sum is not None
         channels = slice(start, start + x.shape[1])
         rest = self._slope[channels], self._constant[channels]
         return kernels.finished(x, self._sum[:, channels], self._mean[channels], rest)
@@ -59,6 +63,9 @@ class Gradients:
     def end(self) -> None:
         """Every piece has had its own."""
         self._sum = None
+
+    def _is_begun(self) -> bool:
+        return self._sum is not None and self._pass == _backward_pass()
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class Joined:
     var: Tensor
     """Of its channels."""
     gradients: Gradients
+    kind: tuple[object, ...]
 
 
 def joined(x: Tensor) -> Joined | None:
@@ -115,10 +123,12 @@ class Concatenations:
         self._growths: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._given: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         """What the network has in shared memory."""
+        self._parted: set[tuple[object, ...]] = set()
 
-    def cat(self, tensors: Any, dim: int = 0, *, out: Tensor | None = None) -> Any:
+    def cat(self, tensors: Any, dim: Any = 0, *, axis: Any = None, out: Tensor | None = None) -> Any:
         """NotImplemented where torch's own will do, or has an error to tell."""
-        if out is not None or dim not in (1, -3) or not torch.is_grad_enabled():
+        channels = (dim if axis is None else axis) in (1, -3)
+        if out is not None or not channels or not torch.is_grad_enabled():
             return NotImplemented
         pieces = tuple(tensors)
         if not pieces or not all(_taken(piece, pieces[0]) for piece in pieces):
@@ -128,13 +138,14 @@ class Concatenations:
         growth: _Growth | None = self._growths.get(pieces[0])  # type: ignore[no-untyped-call]
         if growth is None or not growth.begins(pieces):
             growth = self._growths[pieces[0]] = _Growth([])
-            if self._widths.get(kind, 0) > width and any(piece.requires_grad for piece in pieces):
+            is_worth_it = kind not in self._parted and any(piece.requires_grad for piece in pieces)
+            if is_worth_it and self._widths.get(kind, 0) > width:
                 _begin(growth, pieces[0], self._widths[kind])
         else:
             self._widths[kind] = max(width, self._widths.get(kind, 0))
         if growth.memory is not None:
             if width <= growth.memory.shape[1] and growth.is_free():
-                return self._grown(growth, pieces)
+                return self._grown(growth, pieces, kind)
             growth.memory = growth.tip = None
         growth.pieces = _weak(pieces)
         return NotImplemented
@@ -142,20 +153,26 @@ class Concatenations:
     def forget(self) -> None:
         """Whatever has grown in this pass."""
         self._growths.clear()
-        self._given.clear()
+        kept: list[Tensor] = list(self._given.keys())  # type: ignore[no-untyped-call]
+        self.part_with(kept)
 
     def part_with(self, args: Iterable[Any]) -> None:
-        """Give concatenations memory of their own, as somebody may write to it or keep it."""
+        """Give concatenations memory of their own, as somebody may write to it or keep it.
+
+        It does not pay to share what is parted with: the next pass leaves it to torch.
+        """
         if not self._given:
             return
         flat = (x for a in args for x in (a if isinstance(a, (list, tuple)) else (a,)))
         for x in flat:
-            if isinstance(x, Tensor) and joined(x) is not None:
+            part = joined(x) if isinstance(x, Tensor) else None
+            if part is not None:
                 x.data = x.detach().clone(memory_format=torch.channels_last)
                 delattr(x, _NOTE)
                 del self._given[x]
+                self._parted.add(part.kind)
 
-    def _grown(self, growth: _Growth, pieces: Sequence[Tensor]) -> Tensor:
+    def _grown(self, growth: _Growth, pieces: Sequence[Tensor], kind: tuple[object, ...]) -> Tensor:
         assert growth.memory is not None
         assert growth.gradients is not None
         new = pieces[len(growth.pieces) :]
@@ -170,7 +187,7 @@ class Concatenations:
         whole = [_part(growth.memory, 0, end) for _ in range(2)]
         tip, given = _Longer.apply(growth.tip, whole, parts, growth.gradients, self._kernels, *new)  # type: ignore[no-untyped-call]
         mean, var = growth.statistics[:, :end]
-        setattr(given, _NOTE, Joined(_part(growth.memory, 0, end), mean, var, growth.gradients))
+        setattr(given, _NOTE, Joined(_part(growth.memory, 0, end), mean, var, growth.gradients, kind))
         growth.pieces, growth.width = _weak(pieces), end
         growth.tip, growth.given = tip, weakref.ref(given)
         self._given[given] = True
@@ -213,13 +230,14 @@ class _Longer(torch.autograd.Function):
 
 def _begin(growth: _Growth, first: Tensor, capacity: int) -> None:
     growth.memory = _memory(first, first.shape, capacity)
-    growth.statistics = torch.empty(2, capacity)
+    growth.statistics = first.new_empty(2, capacity, dtype=torch.float32)
     growth.gradients = Gradients(first, growth.statistics[0])
 
 
 def _memory(like: Tensor, shape: Sequence[int], channels: int) -> Tensor:
     count, _, *size = shape
-    return torch.empty(count, channels, *size, dtype=like.dtype, memory_format=torch.channels_last)
+    form = torch.channels_last
+    return torch.empty(count, channels, *size, dtype=like.dtype, device=like.device, memory_format=form)
 
 
 def _part(memory: Tensor, start: int, end: int) -> Tensor:
@@ -229,10 +247,17 @@ def _part(memory: Tensor, start: int, end: int) -> Tensor:
 
 
 def _taken(piece: object, first: Tensor) -> bool:
-    if not isinstance(piece, Tensor) or piece.ndim != 4 or not Kernels.take(piece) or piece.shape[3] == 1:
+    if not isinstance(piece, Tensor) or piece.ndim != 4 or piece.shape[3] == 1 or piece.is_inference():
+        return False
+    if not Kernels.take(piece):
         return False
     same = piece.shape[0] == first.shape[0] and piece.shape[2:] == first.shape[2:]
     return same and piece.dtype == first.dtype
+
+
+def _backward_pass() -> int:
+    """Which one it is: another number for every pass, and -1 outside of them."""
+    return torch._C._current_graph_task_id()
 
 
 def _weak(pieces: Sequence[Tensor]) -> list[tuple[weakref.ref[Tensor], int]]:

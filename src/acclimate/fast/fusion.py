@@ -2,7 +2,8 @@
 
 What a norm makes is not written until torch is called the next time. If that call adds to it in place, or
 clamps it in place, as residual blocks do, one pass over memory does all of it. Whatever else is called:
-first it is written. A norm is put off so only after it was seen to be followed by such a call.
+first it is written. A norm is put off so only after it was seen to be followed by such a call, and by
+nothing before it: scripts and extensions work on tensors without our being asked.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from acclimate.fast.activation import ACTIVATIONS, Activation, OneBit, Write
@@ -39,6 +41,7 @@ class _Watched:
     seen: tuple[str, ...] = ()
     other: Tensor | None = None
     """What was added."""
+    between: _Between | None = None
 
 
 class Fusion:
@@ -60,19 +63,22 @@ class Fusion:
 
     def puts_off(self, weight: Tensor | None) -> bool:
         """Whether what the norm with this weight makes may be written later."""
-        return weight is not None and weight in self._followers
+        return weight is not None and bool(self._followers.get(weight))  # type: ignore[no-untyped-call]
 
     def watch(
         self, y: Tensor, weight: Tensor | None, write: Write | None, activated: Callable[..., Any]
     ) -> None:
         """See what follows ``y``, which ``write`` writes if it is not there yet."""
-        if weight is not None:
-            expected = () if write is None else self._followers[weight]
-            self._watched = _Watched(y, weight, activated, write, expected)
+        if weight is None:
+            return
+        if write is not None:
+            self._watched = _Watched(y, weight, activated, write, self._followers[weight])
+        elif weight not in self._followers:
+            self._look(_Watched(y, weight, activated, write, ()), calls=0)
 
     def follow(self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The call behind a norm; NotImplemented if it is to be made as always."""
-        watched, self._watched = self._watched, None
+        watched = self._end()
         assert watched is not None
         other = _added(watched.y, function, args, named)
         activation = None if other is not None else _clamp(watched.y, function, args, named)
@@ -80,8 +86,10 @@ class Fusion:
         if watched.write is None:
             self._learn(watched, kind)
             return NotImplemented
-        if (kind,) != watched.expected[:1]:
-            del self._followers[watched.weight]
+        # within the forward of a function of the network's own, autograd looks after what is done in place
+        is_hidden = watched.y.requires_grad and not torch.is_grad_enabled()
+        if (kind,) != watched.expected[:1] or is_hidden:
+            self._followers[watched.weight] = ()
             watched.write(other=watched.other)
             return NotImplemented
         if other is not None:
@@ -91,18 +99,32 @@ class Fusion:
 
     def finish(self) -> None:
         """Write what is not written yet: nothing is called any more."""
-        watched, self._watched = self._watched, None
+        watched = self._end()
         if watched is not None and watched.write is not None:
             watched.write(other=watched.other)
 
+    def _look(self, watched: _Watched, calls: int) -> None:
+        """Wait for the next call, before which so many are expected that were made as always."""
+        self._watched, watched.between = watched, _Between(calls)
+        watched.between.__enter__()  # type: ignore[no-untyped-call]
+
+    def _end(self) -> _Watched | None:
+        watched, self._watched = self._watched, None
+        if watched is not None and watched.between is not None:
+            watched.between.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return watched
+
     def _learn(self, watched: _Watched, kind: str | None) -> None:
+        """What follows: nothing that can be fused, if there is more to it than one call behind the other."""
+        assert watched.between is not None
         is_sum = "addition" in watched.seen
-        if kind is None or (is_sum and (kind == "addition" or self._one_bit is None)):
-            return
-        watched.seen += (kind,)
-        self._followers[watched.weight] = watched.seen
+        if watched.between.calls != 0 or (is_sum and (kind == "addition" or self._one_bit is None)):
+            kind = None
+        if kind is not None:
+            watched.seen += (kind,)
+        self._followers[watched.weight] = watched.seen if watched.between.calls == 0 else ()
         if kind == "addition":
-            self._watched = watched
+            self._look(watched, calls=1)  # the addition itself
 
     def _sum(self, watched: _Watched, write: Write, other: Tensor) -> Any:
         watched.other, watched.expected = other.detach(), watched.expected[1:]
@@ -121,7 +143,23 @@ class Fusion:
         if watched.other is not None:
             assert self._one_bit is not None
             return self._one_bit.written(y, activation, functools.partial(write, other=watched.other))
-        return watched.activated(y, activation, inplace=True, write=functools.partial(write, bounds=bounds))
+        made = watched.activated(y, activation, inplace=True, write=functools.partial(write, bounds=bounds))
+        if made is NotImplemented:
+            write()
+        return made
+
+
+class _Between(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what is computed, by whomever, down from what is expected."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls = calls
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls -= 1
+        with torch._C.DisableTorchFunction():  # it was called already: not the next call
+            return func(*args, **(kwargs or {}))
 
 
 class _Sum(torch.autograd.Function):

@@ -6,7 +6,7 @@
    blocks and in double over the blocks. Threads share the rows in equal parts, so that the same number of
    threads gives the same bits.
 
-   y = scale * x + shift is computed in one place only, so that backward sees the bits that forward saw. */
+   y = scale * x + shift is computed in one place only (line_of): backward sees the bits that forward saw. */
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 #include <omp.h>
 #else
 static int omp_get_max_threads(void) { return 1; }
+static int omp_get_num_threads(void) { return 1; }
 static int omp_get_thread_num(void) { return 0; }
 #endif
 
@@ -61,6 +62,11 @@ static Line folded(long channels, long times, const float *weight, const float *
     return (Line){made, made + each, made + 2 * each};
 }
 
+/* y, from `count` elements of x; c is where they are in the row. */
+static inline lanes line_of(lanes x, Line line, long c) {
+    return times_plus(x, load_floats(line.scale + c), load_floats(line.shift + c));
+}
+
 /* A copy of a row that is as long as it needs to be. */
 static float *row_of(const float *row, long channels) {
     float *made = zeros(padded(channels) * sizeof(float));
@@ -82,13 +88,12 @@ static inline void add_products(const element *x, const element *g, element *ont
                                 float low, float high, float *first, float *second) {
     lanes below = all(low), above = all(high), zero = all(0);
     ALONG(width, {
-        lanes v = get(x + c, count), scale = load_floats(line.scale + c);
-        flags f = between(times_plus(v, scale, load_floats(line.shift + c)), below, above);
-        lanes dy = where(f, get(g + c, count), zero);
+        lanes v = get(x + c, count);
+        lanes dy = where(between(line_of(v, line, c), below, above), get(g + c, count), zero);
         store_floats(first + c, plus(load_floats(first + c), dy));
         v = minus(v, load_floats(line.mean + c));
         store_floats(second + c, times_plus(dy, v, load_floats(second + c)));
-        if (onto) put(onto + c, times_plus(scale, dy, get(onto + c, count)), count);
+        if (onto) put(onto + c, times_plus(load_floats(line.scale + c), dy, get(onto + c, count)), count);
     });
 }
 
@@ -111,8 +116,9 @@ static int add_sums(const element *x, long stride, const element *g, element *on
         int t = omp_get_thread_num();
         double *part = parts + t * each;
         float *first = blocks + t * each, *second = first + row;
-        long end = rows * (t + 1) / threads;
-        for (long start = rows * t / threads; start < end; start += BLOCK) {
+        int all_threads = omp_get_num_threads(); /* there may be fewer than were asked for */
+        long end = rows * (t + 1) / all_threads;
+        for (long start = rows * t / all_threads; start < end; start += BLOCK) {
             long stop = start + BLOCK < end ? start + BLOCK : end;
             memset(first, 0, each * sizeof(float));
             for (long r = start; r < stop; r++) {
@@ -217,8 +223,7 @@ int forward(const element *x, long stride, const element *other, element *z, lon
             const element *from = x + r * stride, *more = other ? other + r * channels : other;
             element *to = z + r * channels;
             ALONG(channels, {
-                lanes v = get(from + c, count);
-                lanes y = times_plus(v, load_floats(line.scale + c), load_floats(line.shift + c));
+                lanes y = line_of(get(from + c, count), line, c);
                 if (more) y = plus(rounded(y), get(more + c, count));
                 put(to + c, clamp(y, below, above), count);
             });
@@ -270,12 +275,11 @@ int backward(const element *x, const element *g, element *dx, long rows, long ch
             const element *from = x + r * channels, *upper = g + r * channels;
             element *to = dx + r * channels;
             ALONG(channels, {
-                lanes v = get(from + c, count), scale = load_floats(line.scale + c);
-                flags f = between(times_plus(v, scale, load_floats(line.shift + c)), below, above);
-                lanes dy = where(f, get(upper + c, count), zero);
+                lanes v = get(from + c, count);
+                lanes dy = where(between(line_of(v, line, c), below, above), get(upper + c, count), zero);
                 lanes d = minus(v, load_floats(m + c));
                 lanes through = times_plus(load_floats(a + c), d, load_floats(b + c));
-                put(to + c, times_plus(scale, dy, through), count);
+                put(to + c, times_plus(load_floats(line.scale + c), dy, through), count);
             });
         }
     }

@@ -56,7 +56,7 @@ static inline lanes all(float value) { lanes r; EACH r.v[i] = value; return r; }
 static inline lanes plus(lanes a, lanes b) { EACH a.v[i] += b.v[i]; return a; }
 static inline lanes minus(lanes a, lanes b) { EACH a.v[i] -= b.v[i]; return a; }
 static inline lanes times_plus(lanes a, lanes b, lanes c) {
-#ifdef __FMA__
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
     EACH c.v[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
 #else
     EACH c.v[i] += a.v[i] * b.v[i];

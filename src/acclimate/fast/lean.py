@@ -29,8 +29,12 @@ from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["Lean"]
 
-_LOOKS: Final = frozenset({F.batch_norm, Tensor.dim, Tensor.size})
+_LOOKS: Final = frozenset({F.batch_norm, Tensor.dim, Tensor.size, Tensor.__len__, Tensor.numel})
 """Functions that neither write to a tensor nor hand it on."""
+_ATTRIBUTES: Final = frozenset(
+    {"shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "grad_fn", "layout"}
+)
+"""Attributes by which nobody gets at its elements."""
 
 
 class Lean(TorchFunctionMode):
@@ -95,7 +99,7 @@ class Lean(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         lean, named = self._table.get(func), kwargs or {}
-        if self._concatenations is not None and func not in _LOOKS and func.__name__ != "__get__":
+        if self._concatenations is not None and not _only_looks(func):
             self._concatenations.part_with((*args, *named.values()))
         if self._fusion is not None and self._fusion.is_waiting:
             made = self._fusion.follow(func, args, named)
@@ -114,13 +118,18 @@ class Lean(TorchFunctionMode):
         return NotImplemented if self.in_parts else self._concatenations.cat(*args, **named)
 
 
+def _only_looks(function: Callable[..., Any]) -> bool:
+    attribute = getattr(getattr(function, "__self__", None), "__name__", None)
+    return function in _LOOKS or (getattr(function, "__name__", "") == "__get__" and attribute in _ATTRIBUTES)
+
+
 def _activation(
     make: Callable[..., Activation], in_place: bool, forms: Sequence[Callable[..., Any]]
 ) -> Callable[..., Any]:
     """An activation in the first of the lean forms that it can take."""
 
     def lean(y: Tensor, *options: Any, inplace: bool = in_place, **named: Any) -> Any:
-        if not y.requires_grad:
+        if not y.requires_grad or not torch.is_grad_enabled():
             return NotImplemented
         activation = make(*options, **named)
         made = (form(y, activation, inplace=inplace) for form in forms)

@@ -139,7 +139,7 @@ class Kernels:
 
     def finished(self, x: Tensor, gradient: Tensor, mean: Tensor, rest: tuple[Tensor, Tensor]) -> Tensor:
         """Gradient + slope * (x - mean) + constant, of two that lie in the same way."""
-        made = torch.empty(x.shape, dtype=x.dtype, memory_format=torch.channels_last)
+        made = torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         self._call("finished", x, gradient, _step(x), made, *_size(x), mean, *rest)
         return made
 
@@ -185,7 +185,7 @@ class Kernels:
 
 def bits_of(z: Tensor) -> Tensor:
     """Memory for a bit of each element."""
-    return torch.empty(-(-z.numel() // 8), dtype=torch.uint8)
+    return torch.empty(-(-z.numel() // 8), dtype=torch.uint8, device=z.device)
 
 
 def _size(x: Tensor) -> tuple[int, int]:

@@ -81,10 +81,13 @@ class Norms:
             return NotImplemented
         if mixed is None and (x.ndim < 2 or self._ranks.scaled(x.numel()) < 2 * x.shape[1]):
             return NotImplemented
+        parameters = [p for p in (weight, bias, running_mean, running_var) if p is not None]
+        if any(parameter.shape != x.shape[1:2] for parameter in parameters):
+            return NotImplemented
         part = joined(x)
         own = x.detach() if part is None else part.x
         is_taken = part is not None or Kernels.take(x)
-        fits = is_taken and all(map(_is_plain, (weight, bias, running_mean, running_var)))
+        fits = is_taken and all(_is_plain(parameter, x) for parameter in parameters)
         kernels = self._kernels if fits else None
         if kernels is None:
             part, own = None, x.detach()
@@ -279,9 +282,9 @@ def _along(part: Tensor, x: Tensor) -> Tensor:
     return part.view(1, -1, *[1] * (x.ndim - 2))
 
 
-def _is_plain(parameter: Tensor | None) -> bool:
+def _is_plain(parameter: Tensor, x: Tensor) -> bool:
     """Whether kernels can read it."""
-    return parameter is None or (parameter.dtype == torch.float32 and parameter.is_contiguous())
+    return parameter.dtype == torch.float32 and parameter.device == x.device and parameter.is_contiguous()
 
 
 def _own_statistics(x: Tensor, part: Joined | None, kernels: Kernels | None) -> tuple[Tensor, Tensor]:
@@ -311,7 +314,7 @@ def _normalized(x: Tensor, line: Line, kernels: Kernels | None) -> Tensor:
 
 def _like(x: Tensor) -> Tensor:
     """Memory for an activation, without gaps."""
-    return torch.empty(x.shape, dtype=x.dtype, memory_format=_form(x))
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=_form(x))
 
 
 def _form(x: Tensor) -> torch.memory_format:
