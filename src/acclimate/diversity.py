@@ -35,6 +35,8 @@ class ClassDistribution(nn.Module):
     confidence: Tensor | None = None
     """Of the last batch: the mean over its images of the highest confidence."""
     _target_entropy: float | None = None
+    _common: tuple[tuple[float, int, int], Tensor] | None = None
+    """So many times the target: made once for each target."""
 
     def __init__(
         self,
@@ -89,7 +91,12 @@ class ClassDistribution(nn.Module):
 
     def common_share(self, times: float = 5.0) -> Tensor:
         """The largest share in p_t of a class that has so many times its share in the target, or 0."""
-        return torch.where(self.p > times * self.target, self.p, 0.0).amax()
+        p, target = self.p, self.target
+        of = (times, target.data_ptr(), target._version)
+        if self._common is None or self._common[0] != of:
+            vars(self)["_common"] = (of, times * target)
+        assert self._common is not None
+        return (p * (p > self._common[1])).amax()
 
     def restart(self) -> None:
         """Forget the history: p_t is the target again."""

@@ -123,6 +123,8 @@ class Concatenations:
         self._growths: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._given: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         """What the network has in shared memory."""
+        self.is_shared = self._has_grown = False
+        """Whether it may have something there, and whether there was anything to share at all."""
         self._parted: set[tuple[object, ...]] = set()
 
     def cat(self, tensors: Any, dim: Any = 0, *, axis: Any = None, out: Tensor | None = None) -> Any:
@@ -138,6 +140,7 @@ class Concatenations:
         growth: _Growth | None = self._growths.get(pieces[0])  # type: ignore[no-untyped-call]
         if growth is None or not growth.begins(pieces):
             growth = self._growths[pieces[0]] = _Growth([])
+            self._has_grown = True
             is_worth_it = kind not in self._parted and any(piece.requires_grad for piece in pieces)
             if is_worth_it and self._widths.get(kind, 0) > width:
                 _begin(growth, pieces[0], self._widths[kind])
@@ -152,17 +155,18 @@ class Concatenations:
 
     def forget(self) -> None:
         """Whatever has grown in this pass."""
+        if not self._has_grown:
+            return
         self._growths.clear()
         kept: list[Tensor] = list(self._given.keys())  # type: ignore[no-untyped-call]
         self.part_with(kept)
+        self._has_grown = self.is_shared = False
 
     def part_with(self, args: Iterable[Any]) -> None:
         """Give concatenations memory of their own, as somebody may write to it or keep it.
 
         It does not pay to share what is parted with: the next pass leaves it to torch.
         """
-        if not self._given:
-            return
         flat = (x for a in args for x in (a if isinstance(a, (list, tuple)) else (a,)))
         for x in flat:
             part = joined(x) if isinstance(x, Tensor) else None
@@ -190,7 +194,7 @@ class Concatenations:
         setattr(given, _NOTE, Joined(_part(growth.memory, 0, end), mean, var, growth.gradients, kind))
         growth.pieces, growth.width = _weak(pieces), end
         growth.tip, growth.given = tip, weakref.ref(given)
-        self._given[given] = True
+        self._given[given] = self.is_shared = True
         made: Tensor = given
         return made
 

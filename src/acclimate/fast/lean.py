@@ -99,8 +99,9 @@ class Lean(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         lean, named = self._table.get(func), kwargs or {}
-        if self._concatenations is not None and not _only_looks(func):
-            self._concatenations.part_with((*args, *named.values()))
+        shared = self._concatenations
+        if shared is not None and shared.is_shared and not _only_looks(func):
+            shared.part_with((*args, *named.values()))
         if self._fusion is not None and self._fusion.is_waiting:
             made = self._fusion.follow(func, args, named)
             if made is not NotImplemented:
