@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import warnings
@@ -78,18 +77,18 @@ def test_a_number_out_of_bounds_is_found_and_one_within_is_not(name: str) -> Non
     guard = guarding()
     if name == "drift":  # in small strides
         for drift in torch.linspace(0.1, 1.0, 12).tolist():
-            assert guard.finding(dataclasses.replace(GOOD, drift=drift)) is None
-        assert guard.finding(dataclasses.replace(GOOD, drift=1.05)) == "drift"
+            assert guard.finding(GOOD._replace(drift=drift)) is None
+        assert guard.finding(GOOD._replace(drift=1.05)) == "drift"
         return
-    assert guard.finding(dataclasses.replace(GOOD, **BAD[name])) == name
+    assert guard.finding(GOOD._replace(**BAD[name])) == name
     assert guard.finding(GOOD) is None
 
 
 def test_the_entropy_of_few_images_is_measured_by_what_they_can_have() -> None:
     guard = guarding()
-    few = dataclasses.replace(GOOD, class_entropy=3.0)
-    assert guard.finding(dataclasses.replace(few, possible_entropy=6.9)) == "entropy"  # of 1,000 classes
-    assert guard.finding(dataclasses.replace(few, possible_entropy=math.log(38))) is None  # of pairs
+    few = GOOD._replace(class_entropy=3.0)
+    assert guard.finding(few._replace(possible_entropy=6.9)) == "entropy"  # of 1,000 classes
+    assert guard.finding(few._replace(possible_entropy=math.log(38))) is None  # of pairs
 
 
 def test_where_nothing_is_wrong_the_guard_is_not_seen() -> None:

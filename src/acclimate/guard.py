@@ -24,7 +24,6 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -44,8 +43,7 @@ _PATIENCE = 10  # batches in a row that are taken to be odd themselves, before t
 _BEGINNING = 10  # steps that say how long logits and gradients are
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """What one step shows, before its update."""
 
     drift: float
@@ -185,6 +183,7 @@ class Guard:
         self._odd_batches = 0  # in a row, from which nothing was learned
         self._drift: float | None = 0.0
         self._lengths: list[tuple[float, float]] = []  # of logits and gradients, at the beginning
+        self._means: tuple[int, float | None, float | None] = (0, None, None)  # of so many of them
 
     def measures(self) -> list[Tensor]:
         """The parts of the parameters' way, still on the device."""
@@ -270,6 +269,7 @@ class Guard:
         for name in _NUMBERS:
             setattr(self, name, found[name])
         self._lengths = [(logits, gradient) for logits, gradient in found["_lengths"]]
+        self._means = (0, None, None)
         self.alarms = [Alarm(**alarm) for alarm in found["alarms"]]
         for number, step in enumerate(found["kept"]):
             head = f"{number}."
@@ -278,10 +278,11 @@ class Guard:
 
     def _beginning(self) -> tuple[float | None, float | None]:
         """Mean lengths of logits and gradients in the first steps."""
-        if not self._lengths:
-            return None, None
-        logits, gradients = zip(*self._lengths, strict=True)
-        return math.fsum(logits) / len(logits), math.fsum(gradients) / len(gradients)
+        if self._means[0] != len(self._lengths):
+            logits, gradients = zip(*self._lengths, strict=True)
+            count = len(self._lengths)
+            self._means = (count, math.fsum(logits) / count, math.fsum(gradients) / count)
+        return self._means[1:]
 
     def _note(self, step: int, action: str) -> None:
         name, value, signal = self._found
