@@ -39,8 +39,6 @@ from acclimate.metrics import measure
 from acclimate.stability import Views, temperature_for
 
 METHODS = ("tent", "tent+", "pl", "hlr", "slr", "slr+it")
-UNGUARDED = ("tent+", "pl", "slr", "slr+it")
-"""Methods that also run without the guard, where rates are too high."""
 SEEDS = (2020, 2021, 2022)
 EPOCHS, BATCH, SEVERITY = 3, 64, 5
 IMAGES = {"bundled": 256, "cifar": 512}
@@ -139,7 +137,7 @@ def jobs_of(part: str) -> Iterator[tuple[Any, ...]]:
     for data, corruption in places():
         if part == "too-high" and corruption != CLEAN:
             for method in METHODS:
-                for guard in (False, True) if method in UNGUARDED else (True,):
+                for guard in (False, True):
                     yield data, corruption, method, SEEDS[0], TOO_HIGH, guard
         if part == "default":
             for method in ("tent+", "hlr", "slr", "slr+it") if data == "bundled" else ("tent+", "slr"):
