@@ -261,6 +261,11 @@ int rest(const float *var, float eps, const float *weight, long channels, const 
     return 0;
 }
 
+/* slope * (x - mean) + constant, for elements from c on. */
+static inline lanes rest_of(lanes x, const float *mean, const float *slope, const float *constant, long c) {
+    return times_plus(load_floats(slope + c), minus(x, load_floats(mean + c)), load_floats(constant + c));
+}
+
 /* dx = scale * dy + slope * (x - own mean) + constant */
 int backward(const element *x, const element *g, element *dx, long rows, long channels, const float *weight,
              const float *bias, const float *mean, const float *var, float eps, float low, float high,
@@ -277,9 +282,7 @@ int backward(const element *x, const element *g, element *dx, long rows, long ch
             ALONG(channels, {
                 lanes v = get(from + c, count);
                 lanes dy = where(between(line_of(v, line, c), below, above), get(upper + c, count), zero);
-                lanes d = minus(v, load_floats(m + c));
-                lanes through = times_plus(load_floats(a + c), d, load_floats(b + c));
-                put(to + c, times_plus(load_floats(line.scale + c), dy, through), count);
+                put(to + c, times_plus(load_floats(line.scale + c), dy, rest_of(v, m, a, b, c)), count);
             });
         }
     }
@@ -301,9 +304,7 @@ int finished(const element *x, const element *g, long stride, element *dx, long 
             const element *from = x + r * stride, *d = g + r * stride;
             element *to = dx + r * channels;
             ALONG(channels, {
-                lanes v = minus(get(from + c, count), load_floats(m + c));
-                lanes through = times_plus(load_floats(a + c), v, load_floats(b + c));
-                put(to + c, plus(get(d + c, count), through), count);
+                put(to + c, plus(get(d + c, count), rest_of(get(from + c, count), m, a, b, c)), count);
             });
         }
     }
