@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable
@@ -17,16 +16,15 @@ from acclimate.fast.precision import LossScale, chosen_precision
 from acclimate.fast.recycling import keep_memory
 from acclimate.guard import Guard, Look, shown
 from acclimate.images import checked_images
-from acclimate.input_transform import InputTransformation
 from acclimate.interrupts import uninterrupted
+from acclimate.labelling import label_table
+from acclimate.making import make_network
 from acclimate.methods import Method
 from acclimate.moving import Moving, under
-from acclimate.network import Network, Normalization
 from acclimate.objectives import External, Objective
 from acclimate.optimization import learning_rate, lr_share
 from acclimate.options import Options
 from acclimate.prepare import floating_like, model_info, normalization_mismatch, prepare
-from acclimate.pseudo_labels import centroid_labels
 from acclimate.ranks import Ranks
 from acclimate.types import Batch, History
 
@@ -73,7 +71,9 @@ class Engine:
             self._precision = None
         self._recycles = self.device.type == "cpu" and "recycling" in options.tricks
         self._scale = LossScale() if self._precision == torch.float16 else None
-        self.network = self._make_network()
+        self.network = make_network(
+            self.prepared.model, method, options, like=like, precision=self._precision, ranks=self.ranks
+        )
         mismatch = options.normalize and normalization_mismatch(model_info(model), *options.normalize)
         self.cautions = (*self.prepared.cautions, mismatch) if mismatch else self.prepared.cautions
         self._moving = Moving(self.prepared, self.network, method, fused="optimizer" in options.tricks)
@@ -98,34 +98,6 @@ class Engine:
         self.ranks.check_same("method and options", (method, options))
         if self.ranks.size > 1:
             self.ranks.check_same("network", self.source_digests())
-
-    def _make_network(self) -> Network:
-        method, options = self.method, self._options
-        normalization = None if options.normalize is None else Normalization(*options.normalize)
-        transform = None
-        if method.input_transform:
-            if normalization is None:
-                raise OptionError(
-                    "the input transformation works on pixels, so that it needs normalize=(mean, std); "
-                    "for a network that takes pixels in [0, 1], give mean 0 and std 1"
-                )
-            generator = torch.Generator().manual_seed(options.seed)
-            transform = InputTransformation(
-                len(normalization.mean), method.width, method.depth, generator=generator
-            )
-            transform.to(self.device, self._dtype)
-        if normalization is not None:
-            normalization.to(self.device, self._dtype)
-        return Network(
-            self.prepared.model,
-            normalization=normalization,
-            transform=transform,
-            classes=options.classes,
-            features=options.features,
-            tricks=options.tricks,
-            precision=self._precision,
-            ranks=self.ranks,
-        )
 
     def update(self, batch: Batch, *, position: int, total: int | None, epoch: int = 0) -> Tensor:
         """Predict, then adapt, as step ``position`` of ``total``: the logits are from before the update.
@@ -276,30 +248,11 @@ class Engine:
 
     def label(self, batches: Iterable[Batch]) -> None:
         """Give every sample SHOT's centroid label, by a pass over all of them."""
-        confidences, index = [], []
-        waiting = iter(batches)
-        first = next(waiting)
-        self.forward(
-            first.images
-        )  # after which the network knows its outputs, by which it finds the classifier
-        with self.network.features() as features:
-            for batch in itertools.chain([first], waiting):
-                assert batch.index is not None
-                confidences.append(self.forward(batch.images).float().softmax(1))
-                index.append(batch.index)
-        if [len(part) for part in features] != [len(part) for part in index]:
-            raise ModelError("the classifier layer is not called once for every image: name it by features=")
-        labels = centroid_labels(
-            torch.cat(features).float(),
-            torch.cat(confidences),
-            self.method.pseudo_label_set,
-            ranks=self.ranks,
+        labels = label_table(
+            batches, self.forward, self.network, self.method.pseudo_label_set, ranks=self.ranks
         )
-        labels, rows = (self.ranks.rows(part) for part in (labels, torch.cat(index).to(labels.device)))
         assert self.objective is not None
-        # one label per position in the data set; positions that a sampler leaves out have none
-        table = torch.full((int(rows.max()) + 1,), -100, device=labels.device)
-        self.objective.labels = table.scatter(0, rows, labels)
+        self.objective.labels = labels
 
     def forget_labels(self) -> None:
         """Drop the labels of another data set."""
@@ -423,7 +376,8 @@ class Engine:
 
     def _backward(self, loss: Tensor) -> None:
         assert self._optimizer is not None
-        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self.parameters.values():
+            parameter.grad = None  # zero_grad does the same and takes several times as long
         scaled = loss if self._scale is None else loss * self._scale.value
         try:
             scaled.backward()  # type: ignore[no-untyped-call]
