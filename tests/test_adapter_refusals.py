@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import acclimate
 from acclimate import Adapter
 from acclimate.errors import AcclimateWarning, DivergenceError, InputError, ModelError, OptionError
+from acclimate.fast import TRICKS
 from acclimate.models.vision import import_timm, import_torchvision
 from acclimate.objectives import External
 from networks import BATCHES, CLASSES, NORMALIZE, adapted_state, images, resnet, same
@@ -175,6 +176,7 @@ def test_a_network_that_runs_parts_of_itself_again() -> None:
         torch.manual_seed(0)
         vit = import_timm().create_model("vit_tiny_patch16_224", img_size=32, num_classes=CLASSES)
         vit.set_grad_checkpointing(is_saving)
-        adapter = Adapter(vit)
+        # what runs again is torch's own, whose products round in another order than packed ones
+        adapter = Adapter(vit, fast=[trick for trick in TRICKS if trick != "packing"])
         found.append([adapter(images(4, seed=seed, size=32)) for seed in range(3)])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

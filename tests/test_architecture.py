@@ -30,7 +30,7 @@ LAYERS = (
         "fast",
     ),
     ("methods", "options", "freeze", "statistics", "network", "batches"),
-    ("gate", "guard", "objectives", "optimization", "prepare"),
+    ("gate", "guard", "labelling", "making", "objectives", "optimization", "prepare"),
     ("moving",),
     ("export", "engine"),
     ("fitting",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -398,3 +399,24 @@ def test_what_the_network_keeps_is_its_own() -> None:
             torch.testing.assert_close(part, right, rtol=1e-3, atol=1e-3 * right.abs().max().item())
     storages = {kept.untyped_storage().data_ptr() for kept in held}
     assert len(storages) == 3
+
+
+class Scribbling(nn.Module):
+    """Writes to a concatenation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(0.5)
+
+
+def test_scripts_that_write_have_memory_of_their_own() -> None:
+    """What a script calls is not seen, so that networks with one do not share memory."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        script = torch.jit.script(Scribbling())
+    block = Dense(uses=lambda number, joint, held: (torch.zeros(1), script(joint))[0])
+    block.script = script
+    net = nn.Sequential(nn.BatchNorm2d(5), block, nn.Flatten(), nn.Linear(17 * 6 * 7, 4))
+    fast, plain = (Adapter(net, "tent", fast=fast, guard=False) for fast in (True, False))
+    for seed in range(3):
+        torch.testing.assert_close(fast(images(seed)), plain(images(seed)), rtol=1e-4, atol=1e-4)

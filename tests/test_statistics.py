@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acclimate import Adapter
 from acclimate.errors import OptionError
+from acclimate.fast.mixture import takes_mixture
+from acclimate.models.vision import import_timm
 from acclimate.prepare import prepare
 from acclimate.statistics import POLICIES, Statistics
 from networks import adapted_state, images, resnet, same, state
@@ -211,3 +214,44 @@ def test_lean_norms_mix_as_others_do(policy: str, dtype: torch.dtype, count: int
     for lean in found[:2]:
         for name, value in found[2].items():
             torch.testing.assert_close(lean[name], value, rtol=tolerance, atol=tolerance, msg=name)
+
+
+class Doubling(nn.BatchNorm2d):
+    """Gives its running mean to ``F.batch_norm``, among other things."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
+class Own(nn.BatchNorm2d):
+    """Computes by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        parts = (self.running_mean, (self.running_var + self.eps).rsqrt(), self.weight, self.bias)
+        mean, scale, weight, bias = (part.view(1, -1, 1, 1) for part in parts)
+        return (x - mean) * scale * weight + bias
+
+
+@pytest.mark.parametrize(
+    ("layer", "takes"),
+    [
+        (nn.BatchNorm2d(8), True),
+        (import_timm().layers.BatchNormAct2d(8, act_layer=nn.ReLU6), True),
+        (Doubling(8), True),
+        (Own(8), False),
+    ],
+)
+@pytest.mark.parametrize("policy", ["running", "blend"])
+def test_foreign_layers_take_a_mixture_as_torchs_do(policy: str, layer: nn.Module, takes: bool) -> None:
+    assert isinstance(layer, nn.BatchNorm2d)
+    assert takes_mixture(layer.eval()) is takes
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), layer, nn.Flatten(), nn.Linear(8 * 14 * 14, 5))
+    fast, plain = (Adapter(net, "tent", statistics=policy, fast=fast, guard=False) for fast in (True, False))
+    for seed in range(3):
+        batch = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(fast(batch), plain(batch), rtol=1e-4, atol=1e-5)
+    for ours, right in zip(*(adapted_state(adapter).values() for adapter in (fast, plain)), strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-5)

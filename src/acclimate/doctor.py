@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from acclimate.adapter import Adapter
 from acclimate.errors import AcclimateWarning, InputError
+from acclimate.fast import TRICKS
 from acclimate.fast.precision import PRECISIONS, precision_fault, precision_taken
 from acclimate.normalization import Normalization, Probe, fitted, probe_normalization
 from acclimate.norms import find_norms
@@ -92,7 +93,9 @@ def diagnose(
     in_use = fitted(in_use, shape[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AcclimateWarning)  # the notes have them
-        adapter = Adapter(model, method, normalize=in_use, device=device)
+        # without what torch's counter does not know
+        known = [name for name in TRICKS if name != "packing"]
+        adapter = Adapter(model, method, normalize=in_use, device=device, fast=known)
     trial = torch.rand(_BATCH, *shape)
     _predict(adapter, trial)  # not counted: the first time may try more than one layout in memory
     with FlopCounterMode(display=False) as forward:

@@ -54,7 +54,7 @@ class Look(NamedTuple):
     gradient_norm: float = 0.0
     logit_norm: float | None = None
     top_share: float | None = None
-    """Share of the commonest class in p_t, if it is many times its prior; otherwise 0."""
+    """Share of the commonest class in p_t; if it is too large, but not many times its prior, 0."""
     possible_entropy: float = 0.0
     """Of p_t, for so many images and this prior."""
 
@@ -70,17 +70,20 @@ def shown(
     """What a step shows, by one transfer from the device; with a guard, also what that one wants to know."""
     assert followed.confidence is not None
     values = [loss, followed.confidence, followed.entropy()]
-    norms = list(torch._foreach_norm(gradients)) if gradients else []
-    way = [] if guard is None else guard.measures()
-    more = [] if logit_norm is None else [logit_norm, followed.common_share()]
-    narrow = [v if v.dtype == torch.float32 else v.float() for v in (*values, *norms, *way, *more)]
+    moved = gradients if guard is None else [*gradients, *guard.way()]
+    norms = torch._foreach_norm(moved) if moved else ()
+    more = [] if logit_norm is None else [logit_norm, followed.p.amax()]
+    narrow = [v if v.dtype == torch.float32 else v.float() for v in (*values, *norms, *more)]
     found: list[float] = torch.stack(narrow).tolist()
     told = dict(zip(("loss", "confidence", "class_entropy"), found, strict=False))
-    told["gradient_norm"] = math.hypot(*found[3 : 3 + len(norms)])
+    end = 3 + len(gradients)
+    told["gradient_norm"] = math.hypot(*found[3:end])
     if guard is None:
         return Look(0.0, **told)
     length, share = found[-2:]
-    drift = guard.drift_of(found[3 + len(norms) : -2])
+    if share > SIGNALS["share"].high:  # which is rare, and worth another transfer
+        share = followed.common_share().item()
+    drift = guard.drift_of(found[end:-2])
     possible = followed.possible_entropy(images)
     return Look(drift, logit_norm=length, top_share=share, possible_entropy=possible, **told)
 
@@ -185,10 +188,14 @@ class Guard:
         self._lengths: list[tuple[float, float]] = []  # of logits and gradients, at the beginning
         self._means: tuple[int, float | None, float | None] = (0, None, None)  # of so many of them
 
-    def measures(self) -> list[Tensor]:
-        """The parts of the parameters' way, still on the device."""
+    def way(self) -> tuple[Tensor, ...]:
+        """Of the parameters, from the source."""
         with torch.no_grad():
-            return list(torch._foreach_norm(torch._foreach_sub(self._parameters, self._source)))
+            return torch._foreach_sub(self._parameters, self._source)
+
+    def measures(self) -> list[Tensor]:
+        """The length of its parts, still on the device."""
+        return list(torch._foreach_norm(self.way()))
 
     def drift_of(self, parts: Iterable[float]) -> float:
         return math.hypot(*parts) / max(self._length, 1e-12)

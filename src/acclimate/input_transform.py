@@ -52,7 +52,7 @@ class InputTransformation(nn.Module):
             layers += [
                 _convolution(channels_in, width, generator),
                 nn.GroupNorm(math.gcd(width, 8), width),
-                nn.ReLU(),
+                nn.ReLU(inplace=True),
             ]
         self.r = nn.Sequential(*layers, _convolution(width, channels, generator))
 

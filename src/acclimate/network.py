@@ -67,7 +67,9 @@ class Network(nn.Module):
         self._range_checked = normalization is None
         has_images = any(isinstance(module, nn.Conv2d) for module in model.modules())
         self._channels_last = "layout" in tricks and has_images
-        self._lean = Lean(tricks, ranks)
+        # a script may write to memory that concatenations share, and nobody asks us
+        has_scripts = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
+        self._lean = Lean([t for t in tricks if not (has_scripts and t == "concatenations")], ranks)
         self._precision = precision
         self._insists = False
         self._outputs: int | None = None
@@ -91,11 +93,11 @@ class Network(nn.Module):
             images = images.contiguous()
         elif self._channels_last and images.ndim == 4 and images.device.type == "cpu":
             images = images.contiguous(memory_format=torch.channels_last)
-        with self._autocast(images.device.type):
+        with self._autocast(images.device.type), self._lean if self._lean else _AS_IT_IS:
             for part in self._before:
                 images = part(images)
-            with self._lean if self._lean else _AS_IT_IS:
-                logits = logits_of(self._output(images))
+            output = self._output(images)
+        logits = logits_of(output)
         if self._precision is not None:
             logits = logits.float()
         if self._outputs != logits.shape[1]:
@@ -182,12 +184,13 @@ def classifier_name(model: nn.Module, outputs: int | None) -> str:
 
 def logits_of(output: object) -> Tensor:
     """The logits in what a network returns: a tensor, a tuple, a dict or an object with ``logits``."""
-    if isinstance(output, Mapping) and "logits" in output:
-        output = output["logits"]
-    elif hasattr(output, "logits"):
-        output = output.logits
-    elif isinstance(output, (tuple, list)) and output:
-        output = output[0]
+    if not isinstance(output, Tensor):
+        if isinstance(output, Mapping) and "logits" in output:
+            output = output["logits"]
+        elif hasattr(output, "logits"):
+            output = output.logits
+        elif isinstance(output, (tuple, list)) and output:
+            output = output[0]
     if not isinstance(output, Tensor) or output.ndim != 2:
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ModelError(f"the network must return logits of the shape (N, classes), got {got}")

@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from acclimate.errors import OptionError, unknown
 from acclimate.fast.checkpointed import is_checkpointed
-from acclimate.fast.norm import mix_next
+from acclimate.fast.mixture import mix_next, takes_mixture
 from acclimate.norms import batch_norms
 from acclimate.ranks import ALONE, Ranks
 
@@ -63,9 +63,13 @@ class Statistics:
         self._updating = False
         if policy == "blend":
             self._source = {name: [t.clone() for t in _mean_and_var(m)] for name, m in self.norms.items()}
+        self._taking: set[_NormBase] = set()
+        """Layers that take a mixture themselves."""
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._held: list[Tensor] = []
         self._attach()
+        if self._lean and policy in ("running", "blend"):
+            self._taking |= {m for m in self.norms.values() if isinstance(m, _BatchNorm) and takes_mixture(m)}
 
     @property
     def single(self) -> str | None:
@@ -227,7 +231,7 @@ class Statistics:
         x = inputs[0]
         mixture = functools.partial(self._mixture, name, module, self._ranks.scaled(x.shape[0]))
         held_mean, held_var = _mean_and_var(module)
-        if self._lean and type(module).forward is _BatchNorm.forward and not is_checkpointed():
+        if module in self._taking and not is_checkpointed():
             mix_next(held_mean, mixture)  # and the layer itself does all that follows
             return None
         mean, var, _ = mixture(*self._ranks.moments(x.to(held_mean.dtype)))
@@ -252,8 +256,9 @@ class Statistics:
             weight = 1.0 if self.policy == "running" else 1 / self.steps
             held_mean, held_var = _mean_and_var(module)
             # New tensors, not in place: a layer that is used twice needs the old ones in backward.
-            module.running_mean = torch.lerp(held_mean, mean.detach(), weight)
-            module.running_var = torch.lerp(held_var, var.detach(), weight)
+            # Past the checks of a module's attributes, which take longer than this does.
+            module._buffers["running_mean"] = torch.lerp(held_mean, mean.detach(), weight)
+            module._buffers["running_var"] = torch.lerp(held_var, var.detach(), weight)
         return mean, var, share
 
 

@@ -40,11 +40,13 @@ class Activation:
         return self.bounds if self.slope == 0 else None
 
 
+@functools.cache
 def _relu() -> Activation:
     bounds = (0.0, float("inf"))
     return Activation(torch.relu, torch.relu_, lambda g, y: _aten.threshold_backward(g, y, 0), bounds)
 
 
+@functools.cache
 def _hardtanh(min_val: float = -1.0, max_val: float = 1.0) -> Activation:
     return Activation(
         lambda y: F.hardtanh(y, min_val, max_val),
@@ -54,10 +56,12 @@ def _hardtanh(min_val: float = -1.0, max_val: float = 1.0) -> Activation:
     )
 
 
+@functools.cache
 def _relu6() -> Activation:
     return _hardtanh(0.0, 6.0)
 
 
+@functools.cache
 def _leaky_relu(negative_slope: float = 0.01) -> Activation:
     return Activation(
         lambda y: F.leaky_relu(y, negative_slope),
@@ -68,10 +72,12 @@ def _leaky_relu(negative_slope: float = 0.01) -> Activation:
     )
 
 
+@functools.cache
 def _silu() -> Activation:
     return Activation(F.silu, lambda y: F.silu(y, inplace=True), _aten.silu_backward)
 
 
+@functools.cache
 def _hardswish() -> Activation:
     return Activation(F.hardswish, lambda y: F.hardswish(y, inplace=True), _aten.hardswish_backward)
 

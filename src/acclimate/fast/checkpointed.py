@@ -11,10 +11,12 @@ from typing import Final
 import torch
 from torch.utils import checkpoint
 
-__all__ = ["is_checkpointed"]
+__all__ = ["CAN_TELL", "is_checkpointed"]
 
 _top: Final = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 """The hooks that are active; torch before 2.8 does not tell."""
+CAN_TELL: Final = _top is not None
+"""Whether this torch does."""
 
 
 def is_checkpointed() -> bool:

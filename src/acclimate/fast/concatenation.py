@@ -36,14 +36,19 @@ class Gradients:
         self._pass = -1
         self._slope = self._constant = mean
 
-    def begun(self, width: int) -> Tensor:
-        """The sum over the first channels, to add to; what an earlier pass has left is not in it."""
-        if not self._is_begun():
+    def begun(self, width: int) -> tuple[Tensor, bool]:
+        """The sum over the first channels, to add to; or else fresh memory, to write all of.
+
+        What an earlier pass has left is not in it.
+        """
+        is_fresh = not self._is_begun()
+        if is_fresh:
             self._pass = _backward_pass()
-            self._sum = _memory(self._like, self._shape, len(self._mean)).zero_()
+            self._sum = _memory(self._like, self._shape, len(self._mean))
+            self._sum[:, width:].zero_()
             self._slope, self._constant = self._mean.new_zeros(2, len(self._mean)).unbind()
         assert self._sum is not None
-        return self._sum[:, :width]
+        return self._sum[:, :width], is_fresh
 
     def add_rest(self, mean: Tensor, slope: Tensor, constant: Tensor) -> None:
         """To the first channels of the sum, slope * (x - mean) + constant: done when a piece is complete."""
@@ -224,7 +229,8 @@ class _Longer(torch.autograd.Function):
     def backward(ctx: Any, _: None, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         gradients: Gradients = ctx.gradients
         if gradient is not None:  # of others than norms
-            gradients.begun(gradient.shape[1]).add_(gradient)
+            onto, is_fresh = gradients.begun(gradient.shape[1])
+            onto.copy_(gradient) if is_fresh else onto.add_(gradient)
         parts = zip(ctx.saved_tensors, ctx.starts, ctx.needs_input_grad[5:], strict=True)
         made = [gradients.taken(x, start, ctx.kernels) if needed else None for x, start, needed in parts]
         if ctx.is_first:

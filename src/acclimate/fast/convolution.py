@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from acclimate.fast.layout import empty, layout_of
-from acclimate.fast.weights import Weights
+from acclimate.fast.packing import Geometry, convolved, transposed
+from acclimate.fast.subpixels import Subpixels
+from acclimate.fast.weights import Weights, is_packable
 
 __all__ = ["convolution"]
 
@@ -32,14 +33,13 @@ def convolution(dimensions: int, weights: Weights) -> Callable[..., Any]:
         if not frozen or x.ndim != dimensions + 2 or isinstance(padding, str):
             return NotImplemented
         # the autocast that this call bypasses
-        x, weight = weights.for_autocast(x), weights.cast(weight)
-        bias = None if bias is None else weights.cast(bias)
-        if x.dtype != weight.dtype:
+        x, dtype = weights.for_autocast(x), weights.precision_of(weight)
+        if x.dtype != dtype or (bias is not None and weights.precision_of(bias) != dtype):
             return NotImplemented
-        if layout_of(x) == torch.channels_last:
-            weight = weights.laid_out(weight)
-        stride, padding, dilation = (_each(value, dimensions) for value in (stride, padding, dilation))
-        return _Convolution.apply(x, weight, bias, (stride, padding, dilation, groups), weights)  # type: ignore[no-untyped-call]
+        bias = None if bias is None else weights.cast(bias, dtype)
+        stride, padding, dilation = (_each(side, dimensions) for side in (stride, padding, dilation))
+        geometry = Geometry(stride, padding, dilation, groups)
+        return _Convolution.apply(x, weight, bias, geometry, weights)  # type: ignore[no-untyped-call]
 
     return lean
 
@@ -47,15 +47,20 @@ def convolution(dimensions: int, weights: Weights) -> Callable[..., Any]:
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: tuple[Any, ...], weights: Weights
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, weights: Weights
     ) -> Tensor:
-        stride, padding, dilation, groups = geometry
         ctx.shape, ctx.form, ctx.geometry = x.shape, layout_of(x), geometry
         ctx.weight, ctx.weights = weight, weights
-        if _is_product(x, weight, geometry):
-            return _product(x, weight.flatten(1), bias)
-        zeros = [0] * len(stride)
-        return torch.convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups)
+        if x.dtype != torch.float64 and x.device.type == "cpu" and _fails(x, weight, geometry):
+            ctx.form = None
+            return _convolved(_in_planes(x), _in_planes(weights.cast(weight, x.dtype)), bias, geometry)
+        is_packed = ctx.form == torch.channels_last and _is_packable(weight, geometry)
+        packed = weights.packed(weight, geometry, x) if is_packed and is_packable(bias, weight) else None
+        if packed is not None:
+            return convolved(x, packed, bias, geometry)
+        if x.is_contiguous():  # both, where there is one pixel or one channel: torch takes it for planes
+            ctx.form = torch.contiguous_format
+        return _convolved(x, weights.stock(weight, x.dtype, ctx.form), bias, geometry)
 
     @staticmethod
     @once_differentiable
@@ -67,61 +72,91 @@ class _Convolution(torch.autograd.Function):
 def _gradient_of_input(
     gradient: Tensor,
     shape: torch.Size,
-    form: torch.memory_format,
+    form: torch.memory_format | None,
     weight: Tensor,
-    geometry: tuple[Any, ...],
+    geometry: Geometry,
     weights: Weights,
 ) -> Tensor:
-    if _is_product(gradient, weight, geometry):
-        return _product(gradient, weight.flatten(1).T, None)
-    stride, padding, dilation, groups = geometry
-    depthwise = groups > 1 and weight.shape[1] == 1 and groups == len(weight)
-    on_cpu = gradient.device.type == "cpu"
-    kernel = weight.shape[2:]
-    if depthwise and on_cpu and set(stride) == set(dilation) == {1}:
+    if form is None:
+        plain = _in_planes(weights.cast(weight, gradient.dtype))
+        return _through_torch(_in_planes(gradient), shape, torch.contiguous_format, plain, geometry)
+    on_cpu, dtype = gradient.device.type == "cpu", gradient.dtype
+    depthwise = _is_depthwise(weight, geometry)
+    if depthwise and on_cpu and max(*geometry.stride, *geometry.dilation) == 1:
         # the same correlation with the flipped kernel: oneDNN's forward passes are its best
-        rest = [k - 1 - p for k, p in zip(kernel, padding, strict=True)]
+        rest = tuple(k - 1 - p for k, p in zip(weight.shape[2:], geometry.padding, strict=True))
         if min(rest) >= 0:
-            return torch.convolution(
-                gradient,
-                weights.flipped(weight),
-                None,
-                stride,
-                rest,
-                dilation,
-                False,
-                [0] * len(rest),
-                groups,
-            )
-    if depthwise and on_cpu and gradient.dtype != torch.float32 and gradient.dtype != torch.float64:
+            turned = weights.flipped(weights.cast(weight, dtype))
+            return _convolved(gradient, turned, None, geometry._replace(padding=rest))
+    if depthwise and on_cpu and dtype not in (torch.float32, torch.float64):
         # oneDNN has no fast kernel for this one in low precision: it took fifty times longer
-        wide = _gradient_of_input(gradient.float(), shape, form, weight.float(), geometry, weights)
-        return wide.to(gradient.dtype)
-    like = empty(shape, form, gradient)
-    zeros = [0] * len(stride)
+        wide = _gradient_of_input(gradient.float(), shape, form, weight, geometry, weights)
+        return wide.to(dtype)
+    if form == torch.channels_last and _is_packable(weight, geometry):
+        gradient = gradient.contiguous(memory_format=form)
+        if Subpixels.pay(weight, geometry):
+            found = weights.packed_subpixels(weight, geometry, gradient, shape[2:])
+            if found is not None:
+                through, turned = found
+                return through.laid_out(convolved(gradient, turned, None, through.geometry))
+        packed = weights.packed_transposed(weight, geometry, gradient, shape[2:])
+        if packed is not None:
+            return transposed(gradient, packed, geometry, weight.shape[2:], shape[2:])
+    return _through_torch(gradient, shape, form, weights.stock(weight, dtype, form), geometry)
+
+
+def _through_torch(
+    gradient: Tensor, shape: torch.Size, form: torch.memory_format, weight: Tensor, geometry: Geometry
+) -> Tensor:
+    """The same by torch's own."""
+    stride, padding, dilation, groups = geometry
+    like, zeros = empty(shape, form, gradient), [0] * len(stride)
     made: Tensor = torch.ops.aten.convolution_backward(
         gradient, like, weight, None, stride, padding, dilation, False, zeros, groups, (True, False, False)
     )[0]
     return made
 
 
-def _is_product(x: Tensor, weight: Tensor, geometry: tuple[Any, ...]) -> bool:
-    """Whether a convolution of single pixels is faster as a product of matrices: in bfloat16, by a third."""
-    stride, padding, _, groups = geometry
-    single = groups == 1 and weight.shape[2:].numel() == 1 and max(*stride, 1) == 1 and max(*padding, 0) == 0
-    return (
-        single
-        and x.dtype == torch.bfloat16
-        and x.device.type == "cpu"
-        and x.ndim == 4
-        and x.is_contiguous(memory_format=torch.channels_last)
-    )
+def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    stride, padding, dilation, groups = geometry
+    zeros = [0] * len(stride)
+    return torch.convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups)
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return F.linear(x.permute(0, 2, 3, 1), weight, bias).permute(0, 3, 1, 2)
+def _is_depthwise(weight: Tensor, geometry: Geometry) -> bool:
+    return geometry.groups > 1 and weight.shape[:2] == (geometry.groups, 1)
 
 
-def _each(value: int | Sequence[int], dimensions: int) -> list[int]:
-    given = [value] if isinstance(value, int) else list(value)
+def _is_packable(weight: Tensor, geometry: Geometry) -> bool:
+    """Depthwise ones gain nothing, and one output for each group has no transposed form."""
+    return geometry.groups == 1 or geometry.groups != len(weight)
+
+
+def _fails(x: Tensor, weight: Tensor, geometry: Geometry) -> bool:
+    """Whether oneDNN may, pixel by pixel, as torch's own layers do then (2.13).
+
+    It crashes on a dilated convolution, some of whose outputs see padding only. From one channel with a stride
+    to one column it gives wrong numbers.
+    """
+    is_dilated, is_single = max(geometry.dilation) > 1, weight.shape[1] == 1
+    if not is_dilated and not is_single:
+        return False
+    sides = list(
+        zip(x.shape[2:], *geometry[:3], weight.shape[2:], strict=False)
+    )  # torch tells what is missing
+    if is_dilated and any(padding > (k - 1) * d for _, _, padding, d, k in sides):
+        return True
+    width, stride, padding, dilation, kernel = sides[-1]
+    return is_single and stride > 1 and width + 2 * padding - (kernel - 1) * dilation <= stride
+
+
+def _in_planes(x: Tensor) -> Tensor:
+    """Plane by plane, and in no other way: strides of dimensions that have one element only say so, too."""
+    return x.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _each(value: int | Sequence[int], dimensions: int) -> tuple[int, ...]:
+    if type(value) is tuple and len(value) == dimensions:  # as layers give it
+        return value
+    given = (value,) if isinstance(value, int) else tuple(value)
     return given * dimensions if len(given) == 1 else given

@@ -1,4 +1,4 @@
-/* Batch norm, with the addition and the clamp behind it, over activations that lie in memory pixel by pixel.
+/* Batch and group norm, with the addition and the clamp behind it, over activations that lie in memory pixel by pixel.
 
    Compiled once with BF16 defined and once without, for elements of bfloat16 and of float. An activation
    is `rows` pixels of `channels` elements. In every loop a row of coefficients or of sums goes with a row
@@ -24,6 +24,7 @@ static int omp_get_thread_num(void) { return 0; }
 #define WIDTH 128  /* elements that a row should have: shorter rows are taken several at a time */
 #define SAMPLES 32 /* rows that a first guess of the mean is taken from */
 #define PIECE 4096 /* elements that a thread takes at a time: they stay in its cache */
+#define FEW 16384  /* elements that one thread is done with before others have woken up */
 
 /* Does what works on `count` elements from `c` on, for a whole row. */
 #define ALONG(width, ...) \
@@ -83,9 +84,10 @@ static inline void add_moments(const element *x, long width, Line line, float *f
     });
 }
 
-/* Those of dy and of dy * (x - mean); `onto`, if there is one, gets scale * dy more. */
-static inline void add_products(const element *x, const element *g, element *onto, long width, Line line,
-                                float low, float high, float *first, float *second) {
+/* Those of dy and of dy * (x - mean); `onto`, if there is one, gets scale * dy more, or that only if it is
+   fresh. */
+static inline void add_products(const element *x, const element *g, element *onto, int fresh, long width,
+                                Line line, float low, float high, float *first, float *second) {
     lanes below = all(low), above = all(high), zero = all(0);
     ALONG(width, {
         lanes v = get(x + c, count);
@@ -93,15 +95,18 @@ static inline void add_products(const element *x, const element *g, element *ont
         store_floats(first + c, plus(load_floats(first + c), dy));
         v = minus(v, load_floats(line.mean + c));
         store_floats(second + c, times_plus(dy, v, load_floats(second + c)));
-        if (onto) put(onto + c, times_plus(load_floats(line.scale + c), dy, get(onto + c, count)), count);
+        if (onto) {
+            lanes before = fresh ? zero : get(onto + c, count);
+            put(onto + c, times_plus(load_floats(line.scale + c), dy, before), count);
+        }
     });
 }
 
 /* Adds to `sums` two sums over rows of `width` elements, whose channels repeat: of x - mean and its
    square or, with a gradient g, of dy and dy * (x - mean). Rows of x, and of `onto` if there is one, begin
    `stride` elements apart. */
-static int add_sums(const element *x, long stride, const element *g, element *onto, long rows, long width,
-                    long channels, Line line, float low, float high, double *sums) {
+static int add_sums(const element *x, long stride, const element *g, element *onto, int fresh, long rows,
+                    long width, long channels, Line line, float low, float high, double *sums) {
     int threads = omp_get_max_threads();
     size_t row = padded(width), each = 2 * row;
     double *parts = zeros(threads * each * sizeof(double));
@@ -111,7 +116,7 @@ static int add_sums(const element *x, long stride, const element *g, element *on
         free(blocks);
         return 1;
     }
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(threads) if (rows * width > FEW)
     {
         int t = omp_get_thread_num();
         double *part = parts + t * each;
@@ -126,9 +131,11 @@ static int add_sums(const element *x, long stride, const element *g, element *on
                 if (!g)
                     add_moments(from, width, line, first, second);
                 else if (!onto)
-                    add_products(from, d, NULL, width, line, low, high, first, second);
+                    add_products(from, d, NULL, 0, width, line, low, high, first, second);
+                else if (fresh)
+                    add_products(from, d, onto + r * stride, 1, width, line, low, high, first, second);
                 else
-                    add_products(from, d, onto + r * stride, width, line, low, high, first, second);
+                    add_products(from, d, onto + r * stride, 0, width, line, low, high, first, second);
             }
             for (size_t c = 0; c < each; c++) part[c] += first[c];
         }
@@ -145,9 +152,9 @@ static int add_sums(const element *x, long stride, const element *g, element *on
 }
 
 /* The same over all rows; `sums` has two rows of channels. */
-static int all_sums(const element *x, long stride, const element *g, element *onto, long rows, long channels,
-                    const float *weight, const float *bias, const float *mean, const float *var, float eps,
-                    float low, float high, double *sums) {
+static int all_sums(const element *x, long stride, const element *g, element *onto, int fresh, long rows,
+                    long channels, const float *weight, const float *bias, const float *mean,
+                    const float *var, float eps, float low, float high, double *sums) {
     long times = stride == channels && channels < WIDTH ? WIDTH / channels : 1;
     long whole = rows / times, done = whole * times, width = channels * times;
     float *memory, *more;
@@ -156,12 +163,12 @@ static int all_sums(const element *x, long stride, const element *g, element *on
     int failed = !memory || !more;
     memset(sums, 0, sizeof(double) * 2 * channels);
     if (!failed)
-        failed = add_sums(x, times == 1 ? stride : width, g, onto, whole, width, channels, several, low, high,
-                          sums);
+        failed = add_sums(x, times == 1 ? stride : width, g, onto, fresh, whole, width, channels, several, low,
+                          high, sums);
     if (!failed && done < rows)
         failed = add_sums(x + done * stride, stride, g ? g + done * channels : g,
-                          onto ? onto + done * stride : onto, rows - done, channels, channels, single, low,
-                          high, sums);
+                          onto ? onto + done * stride : onto, fresh, rows - done, channels, channels, single,
+                          low, high, sums);
     free(memory);
     free(more);
     return failed;
@@ -176,8 +183,15 @@ static float value_of(const element *p) {
 #endif
 }
 
-/* Mean and variance, divided by the number of rows, of every channel. */
-int statistics(const element *x, long rows, long channels, float *mean, float *var) {
+/* As torch interpolates: to the last bit. */
+static float lerp(float from, float to, float part) {
+    return part < 0.5f ? from + part * (to - from) : to - (to - from) * (1 - part);
+}
+
+/* Mean and variance, divided by the number of rows, of every channel. The running ones, if these are not
+   NULL, move towards them by `momentum`, the variance divided by one less. */
+int statistics(const element *x, long rows, long channels, float *mean, float *var, float *running_mean,
+               float *running_var, float momentum) {
     long samples = rows < SAMPLES ? rows : SAMPLES;
     for (long c = 0; c < channels; c++) {
         double sum = 0;
@@ -188,11 +202,15 @@ int statistics(const element *x, long rows, long channels, float *mean, float *v
     double *sums = malloc(sizeof(double) * 2 * channels);
     int failed = !sums;
     if (!failed)
-        failed = all_sums(x, channels, NULL, NULL, rows, channels, NULL, NULL, mean, var, 0, 0, 0, sums);
+        failed = all_sums(x, channels, NULL, NULL, 0, rows, channels, NULL, NULL, mean, var, 0, 0, 0, sums);
     for (long c = 0; !failed && c < channels; c++) {
         double off = sums[c] / rows, square = sums[channels + c] / rows - off * off;
         mean[c] = (float)(mean[c] + off);
         var[c] = square < 0 ? 0 : (float)square;
+        if (running_mean) {
+            running_mean[c] = lerp(running_mean[c], mean[c], momentum);
+            running_var[c] = lerp(running_var[c], var[c] * (float)((double)rows / (rows - 1)), momentum);
+        }
     }
     free(sums);
     return failed;
@@ -216,7 +234,7 @@ int forward(const element *x, long stride, const element *other, element *z, lon
     Line line = folded(channels, 1, weight, bias, mean, var, eps, &memory);
     if (!memory) return 1;
     lanes below = all(low), above = all(high);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * channels > FEW)
     for (long start = 0; start < rows; start += 8) { /* the bits of eight rows are whole bytes */
         long stop = start + 8 < rows ? start + 8 : rows;
         for (long r = start; r < stop; r++) {
@@ -237,11 +255,12 @@ int forward(const element *x, long stride, const element *other, element *z, lon
 
 /* With dy the gradient g where low < y < high and 0 elsewhere: the sums of dy and of dy * (x - mean), from
    which the gradients of bias and weight are made. If there is `onto`, which lies as x does, it gets
-   scale * dy more. */
-int sums(const element *x, long stride, const element *g, element *onto, long rows, long channels,
+   scale * dy more; if nothing was written to it yet, which makes it fresh, it gets that only. */
+int sums(const element *x, long stride, const element *g, element *onto, int fresh, long rows, long channels,
          const float *weight, const float *bias, const float *mean, const float *var, float eps, float low,
          float high, double *made, float *in_weight, float *in_bias) {
-    int failed = all_sums(x, stride, g, onto, rows, channels, weight, bias, mean, var, eps, low, high, made);
+    int failed =
+        all_sums(x, stride, g, onto, fresh, rows, channels, weight, bias, mean, var, eps, low, high, made);
     for (long c = 0; !failed && c < channels; c++) {
         in_bias[c] = (float)made[c];
         in_weight[c] = (float)(made[channels + c] / sqrtf(var[c] + eps));
@@ -275,7 +294,7 @@ int backward(const element *x, const element *g, element *dx, long rows, long ch
     int failed = !memory || !m || !a || !b;
     lanes below = all(low), above = all(high), zero = all(0);
     if (!failed) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * channels > FEW)
         for (long r = 0; r < rows; r++) {
             const element *from = x + r * channels, *upper = g + r * channels;
             element *to = dx + r * channels;
@@ -293,13 +312,95 @@ int backward(const element *x, const element *g, element *dx, long rows, long ch
     return failed;
 }
 
+/* All gradients of a norm: `sums`, `rest` and, if there is dx, `backward`. */
+int gradients(const element *x, const element *g, element *dx, long rows, long channels, const float *weight,
+              const float *bias, const float *mean, const float *var, float eps, float low, float high,
+              const float *own, double part, float *in_weight, float *in_bias) {
+    double *total = malloc(sizeof(double) * 2 * channels);
+    float *through = malloc(sizeof(float) * 2 * channels);
+    int failed = !total || !through;
+    if (!failed)
+        failed = sums(x, channels, g, NULL, 0, rows, channels, weight, bias, mean, var, eps, low, high, total,
+                      in_weight, in_bias);
+    if (!failed && dx) {
+        rest(var, eps, weight, channels, total, part, through, through + channels);
+        failed = backward(x, g, dx, rows, channels, weight, bias, mean, var, eps, low, high, own, through,
+                          through + channels);
+    }
+    free(total);
+    free(through);
+    return failed;
+}
+
+/* Group norm: of every image, the channels of a group share mean and variance, which are written for each of
+   them. Images lie behind each other. */
+int group_forward(const element *x, element *z, long images, long pixels, long channels, long groups,
+                  const float *weight, const float *bias, float eps, float *mean, float *var) {
+    long each = channels / groups, size = pixels * channels;
+    int failed = 0;
+    for (long n = 0; !failed && n < images; n++, x += size, z += size, mean += channels, var += channels) {
+        failed = statistics(x, pixels, channels, mean, var, NULL, NULL, 0);
+        for (long start = 0; start < channels; start += each) {
+            double middle = 0, spread = 0;
+            for (long c = start; c < start + each; c++) middle += mean[c] / (double)each;
+            for (long c = start; c < start + each; c++)
+                spread += (var[c] + (mean[c] - middle) * (mean[c] - middle)) / each;
+            for (long c = start; c < start + each; c++) {
+                mean[c] = (float)middle;
+                var[c] = (float)spread;
+            }
+        }
+        if (!failed)
+            failed = forward(x, channels, NULL, z, pixels, channels, weight, bias, mean, var, eps, -INFINITY,
+                             INFINITY, NULL);
+    }
+    return failed;
+}
+
+/* All of its gradients; that of x, if there is dx. */
+int group_gradients(const element *x, const element *g, element *dx, long images, long pixels, long channels,
+                    long groups, const float *weight, const float *bias, const float *mean, const float *var,
+                    float eps, float low, float high, float *in_weight, float *in_bias) {
+    long each = channels / groups, size = pixels * channels;
+    double *total = malloc(sizeof(double) * 2 * channels);
+    float *small = malloc(sizeof(float) * 4 * channels);
+    int failed = !total || !small;
+    memset(in_weight, 0, sizeof(float) * channels);
+    memset(in_bias, 0, sizeof(float) * channels);
+    for (long n = 0; !failed && n < images; n++, x += size, g += size, mean += channels, var += channels) {
+        float *slope = small, *constant = slope + channels, *w = constant + channels, *b = w + channels;
+        failed = sums(x, channels, g, NULL, 0, pixels, channels, weight, bias, mean, var, eps, low, high, total,
+                      w, b);
+        for (long start = 0; start < channels; start += each) {
+            double sum = 0, product = 0, invstd = 1.0f / sqrtf(var[start] + eps);
+            for (long c = start; c < start + each; c++) {
+                double scale = weight ? weight[c] : 1;
+                sum += scale * total[c];
+                product += scale * total[channels + c];
+                in_weight[c] += w[c];
+                in_bias[c] += b[c];
+            }
+            for (long c = start; c < start + each; c++) {
+                slope[c] = (float)(-invstd * invstd * invstd * product / (pixels * each));
+                constant[c] = (float)(-invstd * sum / (pixels * each));
+            }
+        }
+        if (!failed && dx)
+            failed = backward(x, g, dx + n * size, pixels, channels, weight, bias, mean, var, eps, low, high,
+                              mean, slope, constant);
+    }
+    free(total);
+    free(small);
+    return failed;
+}
+
 /* dx = g + slope * (x - mean) + constant; rows of x and of g begin `stride` elements apart. */
 int finished(const element *x, const element *g, long stride, element *dx, long rows, long channels,
              const float *mean, const float *slope, const float *constant) {
     float *m = row_of(mean, channels), *a = row_of(slope, channels), *b = row_of(constant, channels);
     int failed = !m || !a || !b;
     if (!failed) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * channels > FEW)
         for (long r = 0; r < rows; r++) {
             const element *from = x + r * stride, *d = g + r * stride;
             element *to = dx + r * channels;
@@ -316,7 +417,7 @@ int finished(const element *x, const element *g, long stride, element *dx, long 
 
 /* Rows that lie side by side, to where they begin `stride` elements apart. */
 int place(const element *x, element *to, long stride, long rows, long channels) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows * channels > FEW)
     for (long r = 0; r < rows; r++) memcpy(to + r * stride, x + r * channels, sizeof(element) * channels);
     return 0;
 }
@@ -324,7 +425,7 @@ int place(const element *x, element *to, long stride, long rows, long channels) 
 /* One bit for each element: whether it lies between low and high. */
 int pack(const element *z, long number, uint8_t *bits, float low, float high) {
     lanes below = all(low), above = all(high);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (number > FEW)
     for (long start = 0; start < number; start += PIECE)
         pack_some(z + start, number - start < PIECE ? number - start : PIECE, bits + start / 8, below, above);
     return 0;
@@ -333,7 +434,7 @@ int pack(const element *z, long number, uint8_t *bits, float low, float high) {
 /* The same, and z is kept between them. */
 int clamped(element *z, long number, uint8_t *bits, float low, float high) {
     lanes below = all(low), above = all(high);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (number > FEW)
     for (long start = 0; start < number; start += PIECE) {
         long length = number - start < PIECE ? number - start : PIECE;
         element *from = z + start;
@@ -346,7 +447,7 @@ int clamped(element *z, long number, uint8_t *bits, float low, float high) {
 /* made = g where the bit is set, and slope * g elsewhere. */
 int masked(const element *g, const uint8_t *bits, element *made, long number, float slope) {
     lanes less = all(slope), zero = all(0);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (number > FEW)
     for (long start = 0; start < number; start += PIECE) {
         long length = number - start < PIECE ? number - start : PIECE;
         const element *from = g + start;

@@ -20,7 +20,7 @@ from acclimate.fast.checkpointed import is_checkpointed
 from acclimate.fast.concatenation import Concatenations
 from acclimate.fast.convolution import convolution
 from acclimate.fast.fusion import Fusion
-from acclimate.fast.layout import group_norm
+from acclimate.fast.group_norm import GroupNorms
 from acclimate.fast.native import native_kernels
 from acclimate.fast.norm import Norms
 from acclimate.fast.pooling import average_pool, max_pool
@@ -47,7 +47,7 @@ class Lean(TorchFunctionMode):
         """How many parts are being run that will be run again, and must keep the same then."""
         self._table: dict[Callable[..., Any], Callable[..., Any]] = {}
         if "weights" in tricks:
-            weights = Weights()
+            weights = Weights(packs="packing" in tricks)
             kinds = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
             self._table |= {function: convolution(n, weights) for n, function in kinds.items()}
             self._table[F.linear] = weights.linear
@@ -61,12 +61,12 @@ class Lean(TorchFunctionMode):
         self._concatenations = None if kernels is None else Concatenations(kernels)
         if self._concatenations is not None:
             self._table[torch.cat] = self._cat
-        forms: list[Callable[..., Any]] = [Norms.activated] if "norms" in tricks else []
+        forms: list[Callable[..., Any]] = [Norms.activated, GroupNorms.activated] if "norms" in tricks else []
         forms += [one_bit.activated] if one_bit is not None else []
         if forms:
             self._table |= {function: _activation(*row, forms) for function, row in ACTIVATIONS.items()}
         if "layout" in tricks:
-            self._table[F.group_norm] = group_norm
+            self._table[F.group_norm] = GroupNorms(native=is_native).group_norm
         if "pooling" in tricks:
             self._table[F.max_pool2d] = self._table[torch.max_pool2d] = max_pool
             self._table[F.avg_pool2d] = average_pool

@@ -16,9 +16,8 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,8 +40,7 @@ _DEFINED: Final = {torch.float32: (), torch.bfloat16: ("-DBF16",)}
 """What the source is compiled with for each type of its elements."""
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """What a norm does to each channel: weight * (x - mean) / sqrt(var + eps) + bias, all in float32."""
 
     weight: Tensor | None
@@ -50,10 +48,6 @@ class Line:
     mean: Tensor
     var: Tensor
     eps: float
-
-    def arguments(self) -> tuple[Tensor | float | None, ...]:
-        """In the order of the kernels."""
-        return self.weight, self.bias, self.mean, self.var, self.eps
 
 
 class Kernels:
@@ -63,11 +57,14 @@ class Kernels:
         pointer, number, value = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
         size, bounds, line = (number, number), (value, value), (*[pointer] * 4, value)
         kinds: dict[str, tuple[Any, ...]] = {
-            "statistics": (pointer, *size, *[pointer] * 2),
+            "statistics": (pointer, *size, *[pointer] * 4, value),
             "forward": (pointer, number, *[pointer] * 2, *size, *line, *bounds, pointer),
-            "sums": (pointer, number, *[pointer] * 2, *size, *line, *bounds, *[pointer] * 3),
+            "sums": (pointer, number, *[pointer] * 2, ctypes.c_int, *size, *line, *bounds, *[pointer] * 3),
             "rest": (pointer, value, pointer, number, pointer, ctypes.c_double, *[pointer] * 2),
             "backward": (*[pointer] * 3, *size, *line, *bounds, *[pointer] * 3),
+            "gradients": (*[pointer] * 3, *size, *line, *bounds, pointer, ctypes.c_double, *[pointer] * 2),
+            "group_forward": (*[pointer] * 2, *[number] * 4, *[pointer] * 2, value, *[pointer] * 2),
+            "group_gradients": (*[pointer] * 3, *[number] * 4, *line, *bounds, *[pointer] * 2),
             "finished": (*[pointer] * 2, number, pointer, *size, *[pointer] * 3),
             "place": (*[pointer] * 2, number, *size),
             "pack": (pointer, number, pointer, *bounds),
@@ -81,9 +78,16 @@ class Kernels:
                 function.argtypes, function.restype = arguments, ctypes.c_int
                 self._functions[kind, dtype] = function
 
-    def statistics(self, x: Tensor, mean: Tensor, var: Tensor) -> None:
-        """Write mean and variance of every channel of an activation."""
-        self._call("statistics", x, *_size(x), mean, var)
+    def statistics(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        running: tuple[Tensor, Tensor] | tuple[None, None] = (None, None),
+        momentum: float = 0.0,
+    ) -> None:
+        """Write mean and variance of every channel, and move the running ones towards them."""
+        self._call("statistics", x, *_size(x), mean, var, *running, momentum)
 
     def forward(
         self,
@@ -96,7 +100,7 @@ class Kernels:
         bits: Tensor | None = None,
     ) -> None:
         """Write into ``made``: line(x) + other, within bounds, with a bit for each element between them."""
-        self._call("forward", x, _step(x), other, made, *_size(x), *line.arguments(), *bounds, bits)
+        self._call("forward", x, _step(x), other, made, *_size(x), *line, *bounds, bits)
 
     def sums(
         self,
@@ -105,16 +109,18 @@ class Kernels:
         line: Line,
         bounds: tuple[float, float],
         onto: Tensor | None = None,
+        *,
+        fresh: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Of a gradient, where line(x) is within bounds: its sum over that of it times x - mean.
 
         Also the gradients of weight and bias that they come to. ``onto``, which lies as ``x`` does, gets
-        more by what goes straight through the line.
+        more by what goes straight through the line; if it is fresh, that only.
         """
         total = x.new_empty(2, x.shape[1], dtype=torch.float64)
         in_weight, in_bias = (x.new_empty(x.shape[1], dtype=torch.float32) for _ in range(2))
         results = (total, in_weight, in_bias)
-        self._call("sums", x, _step(x), gradient, onto, *_size(x), *line.arguments(), *bounds, *results)
+        self._call("sums", x, _step(x), gradient, onto, fresh, *_size(x), *line, *bounds, *results)
         return results
 
     def rest(self, line: Line, total: Tensor, part: float) -> tuple[Tensor, Tensor]:
@@ -134,8 +140,48 @@ class Kernels:
     ) -> Tensor:
         """The gradient of x: that which goes straight through the line, and slope * (x - mean) + constant."""
         made = torch.empty_like(x)
-        self._call("backward", x, gradient, made, *_size(x), *line.arguments(), *bounds, mean, *rest)
+        self._call("backward", x, gradient, made, *_size(x), *line, *bounds, mean, *rest)
         return made
+
+    def gradients(
+        self,
+        x: Tensor,
+        gradient: Tensor,
+        line: Line,
+        bounds: tuple[float, float],
+        mean: Tensor,
+        part: float,
+        *,
+        wants_x: bool,
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Those of x, of weight and of bias: `sums`, `rest` and `backward` in one call."""
+        made = torch.empty_like(x) if wants_x else None
+        in_weight, in_bias = torch.empty_like(line.mean), torch.empty_like(line.mean)
+        results = (mean, part, in_weight, in_bias)
+        self._call("gradients", x, gradient, made, *_size(x), *line, *bounds, *results)
+        return made, in_weight, in_bias
+
+    def group_forward(self, x: Tensor, groups: int, line: Line, made: Tensor) -> None:
+        """Write into ``made`` the group norm of x, and its statistics of every image into the line's."""
+        weight, bias, mean, var, eps = line
+        self._call("group_forward", x, made, *_images(x), groups, weight, bias, eps, mean, var)
+
+    def group_gradients(
+        self,
+        x: Tensor,
+        gradient: Tensor,
+        groups: int,
+        line: Line,
+        bounds: tuple[float, float],
+        *,
+        wants_x: bool,
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Those of x, of weight and of bias."""
+        made = torch.empty_like(x) if wants_x else None
+        in_weight, in_bias = line.mean.new_empty(2, x.shape[1]).unbind()
+        results = (in_weight, in_bias)
+        self._call("group_gradients", x, gradient, made, *_images(x), groups, *line, *bounds, *results)
+        return made, in_weight, in_bias
 
     def finished(self, x: Tensor, gradient: Tensor, mean: Tensor, rest: tuple[Tensor, Tensor]) -> Tensor:
         """Gradient + slope * (x - mean) + constant, of two that lie in the same way."""
@@ -168,12 +214,18 @@ class Kernels:
     def _call(self, kind: str, x: Tensor, *arguments: Tensor | float | None) -> None:
         given = [a.data_ptr() if isinstance(a, Tensor) else a for a in (x, *arguments)]
         if self._functions[kind, x.dtype](*given):
-            raise MemoryError("there is no memory left for the sums of a batch norm")
+            raise MemoryError("there is no memory left for the sums of a norm")
 
     @staticmethod
     def know(x: Tensor) -> bool:
         """Whether there are kernels for elements of this type."""
         return x.device.type == "cpu" and x.dtype in _DEFINED
+
+    @staticmethod
+    def read(parameter: Tensor, x: Tensor) -> bool:
+        """Whether they can read an entry for every channel of an activation from this."""
+        is_plain = parameter.dtype == torch.float32 and parameter.is_contiguous()
+        return is_plain and parameter.device == x.device
 
     @staticmethod
     def take(x: Tensor) -> bool:
@@ -191,6 +243,11 @@ def bits_of(z: Tensor) -> Tensor:
 def _size(x: Tensor) -> tuple[int, int]:
     """Rows and channels."""
     return x.numel() // x.shape[1], x.shape[1]
+
+
+def _images(x: Tensor) -> tuple[int, int, int]:
+    """Images, pixels of each and channels."""
+    return len(x), x.shape[2:].numel(), x.shape[1]
 
 
 def _step(x: Tensor) -> int:

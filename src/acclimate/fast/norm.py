@@ -7,38 +7,27 @@ neither is what an activation makes of it. Where `native` kernels can be had, no
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import increment_version
 
 from acclimate.fast.activation import Activation, Write
 from acclimate.fast.concatenation import Gradients, Joined, joined
 from acclimate.fast.fusion import Fusion
+from acclimate.fast.mixture import mixture_for
 from acclimate.fast.native import UNBOUNDED, Kernels, Line, native_kernels
 from acclimate.ranks import ALONE, Ranks
 
-__all__ = ["Mixture", "Norms", "mix_next"]
+__all__ = ["Norms"]
 
 _NOTE: Final = "_acclimate_norm"
 """Attribute by which the output of a norm remembers where it is from."""
-_MIXTURE: Final = "_acclimate_mixture"
-"""Attribute of a running mean by which the next ``F.batch_norm`` is told what to mix it with."""
-
-Mixture = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, float]]
-"""Mean and variance of a batch to those that it is normalised with, and the share of the batch in them."""
 
 
-def mix_next(running_mean: Tensor, mixture: Mixture) -> None:
-    """Let the next ``F.batch_norm`` with this running mean normalise by a mixture."""
-    setattr(running_mean, _MIXTURE, mixture)
-
-
-@dataclass(frozen=True)
-class _Norm:
+class _Norm(NamedTuple):
     """A call of ``F.batch_norm``, once its statistics are known."""
 
     x: Tensor
@@ -76,7 +65,7 @@ class Norms:
         eps: float = 1e-5,
     ) -> Any:
         """``F.batch_norm``; NotImplemented where torch's own will do, or has an error to tell."""
-        mixed = None if running_mean is None else vars(running_mean).pop(_MIXTURE, None)
+        mixed = mixture_for(running_mean)
         if mixed is None and not training and (running_mean is None or not x.requires_grad):
             return NotImplemented
         if mixed is None and (x.ndim < 2 or self._ranks.scaled(x.numel()) < 2 * x.shape[1]):
@@ -87,7 +76,7 @@ class Norms:
         part = joined(x)
         own = x.detach() if part is None else part.x
         is_taken = part is not None or Kernels.take(x)
-        fits = is_taken and all(_is_plain(parameter, x) for parameter in parameters)
+        fits = is_taken and all(Kernels.read(parameter, x) for parameter in parameters)
         kernels = self._kernels if fits else None
         if kernels is None:
             part, own = None, x.detach()
@@ -146,9 +135,16 @@ class Norms:
         kernels: Kernels | None,
     ) -> tuple[Tensor, Tensor]:
         """Mean and variance of a batch; the running ones move towards them as torch moves them."""
-        if kernels is None and running_mean is not None and not self._ranks.synchronised:
-            mean, var = torch.ops.aten.batch_norm_update_stats(x, running_mean, running_var, momentum)
-            return mean, var
+        if running_mean is not None and running_var is not None and not self._ranks.synchronised:
+            if kernels is None:
+                mean, var = torch.ops.aten.batch_norm_update_stats(x, running_mean, running_var, momentum)
+                return mean, var
+            if part is None:
+                mean, var = _two(x)
+                kernels.statistics(x, mean, var, (running_mean, running_var), momentum)
+                for moved in (running_mean, running_var):  # which nobody has seen
+                    increment_version(moved)
+                return mean, var
         mean, var = self._ranks.combined(*_own_statistics(x, part, kernels))
         if running_mean is not None and running_var is not None:
             count = self._ranks.scaled(x.numel() // x.shape[1])
@@ -237,13 +233,16 @@ def _gradients(
     assert bounds is not None
     shared: Gradients | None = ctx.gradients if wanted[0] else None
     gradient = gradient.contiguous(memory_format=_form(x))
-    onto = None if shared is None else shared.begun(x.shape[1])
-    total, in_weight, in_bias = kernels.sums(x, gradient, line, bounds, onto)
+    own, part = mean if own_mean is None else own_mean, ctx.share / ctx.count
+    if ctx.gradients is None and not ctx.ranks.synchronised:
+        made = kernels.gradients(x, gradient, line, bounds, own, part, wants_x=wanted[0])
+        return tuple(found if is_wanted else None for found, is_wanted in zip(made, wanted, strict=True))
+    onto, is_fresh = (None, False) if shared is None else shared.begun(x.shape[1])
+    total, in_weight, in_bias = kernels.sums(x, gradient, line, bounds, onto, fresh=is_fresh)
     in_x = None
     if wanted[0]:
         everywhere = torch.stack(ctx.ranks.sums(*total)) if ctx.share and ctx.ranks.synchronised else total
-        rest = kernels.rest(line, everywhere, ctx.share / ctx.count)
-        own = mean if own_mean is None else own_mean
+        rest = kernels.rest(line, everywhere, part)
         if shared is None:
             in_x = kernels.backward(x, gradient, line, bounds, own, rest)
         elif ctx.share:
@@ -282,23 +281,24 @@ def _along(part: Tensor, x: Tensor) -> Tensor:
     return part.view(1, -1, *[1] * (x.ndim - 2))
 
 
-def _is_plain(parameter: Tensor, x: Tensor) -> bool:
-    """Whether kernels can read it."""
-    return parameter.dtype == torch.float32 and parameter.device == x.device and parameter.is_contiguous()
-
-
 def _own_statistics(x: Tensor, part: Joined | None, kernels: Kernels | None) -> tuple[Tensor, Tensor]:
     """Mean and variance of a batch."""
     if part is not None:
         return part.mean, part.var
     if kernels is not None:
-        mean, var = x.new_empty(2, x.shape[1], dtype=torch.float32)
+        mean, var = _two(x)
         kernels.statistics(x, mean, var)
         return mean, var
     # torch takes the precision of its statistics from what they move: never below float32
     moved = x.new_zeros(2, x.shape[1], dtype=torch.promote_types(x.dtype, torch.float32))
     mean, var = torch.ops.aten.batch_norm_update_stats(x, *moved, 0.0)
     return mean, var
+
+
+def _two(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Memory for two numbers of every channel."""
+    first = torch.empty(x.shape[1], dtype=torch.float32, device=x.device)
+    return first, torch.empty_like(first)
 
 
 def _normalized(x: Tensor, line: Line, kernels: Kernels | None) -> Tensor:

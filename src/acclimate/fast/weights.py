@@ -2,51 +2,165 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-__all__ = ["Weights"]
+from acclimate.fast.checkpointed import CAN_TELL
+from acclimate.fast.packing import (
+    Geometry,
+    can_pack,
+    multiplied,
+    pack,
+    pack_linear,
+    pack_transposed,
+)
+from acclimate.fast.subpixels import Subpixels
+
+__all__ = ["Weights", "is_packable"]
+
+_MOST_SHAPES: Final = 64
+"""Times that a convolution's weight is packed: with ever other shapes a network is better off without."""
 
 
 class Weights:
-    """Remembers what it made of each weight."""
+    """Remembers what it made of each weight.
 
-    def __init__(self) -> None:
+    Args:
+        packs: whether weights are packed for oneDNN, where it can be had.
+    """
+
+    def __init__(self, *, packs: bool = False) -> None:
+        self._packs = packs
         self._made: dict[tuple[int, str, torch.dtype], _Kept] = {}
         self._own: set[int] = set()
         """Ids of what was made and is kept."""
 
-    def cast(self, weight: Tensor) -> Tensor:
-        """A frozen weight in the precision that autocast asks for, if it does."""
-        if not _wants_cast(weight):
+    def cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """A frozen weight in another precision."""
+        if weight.dtype == dtype:
             return weight
-        dtype = torch.get_autocast_dtype(weight.device.type)
         return self._kept(weight, "cast", dtype, lambda: _as_kernels_take_it(weight.to(dtype)))
 
-    def laid_out(self, weight: Tensor) -> Tensor:
-        """A convolution's weight pixel by pixel, as its input lies: torch would do it anew in each pass."""
-        form = torch.channels_last
-        if weight.is_contiguous(memory_format=form):
-            return weight
-        return self._kept(weight, "laid out", weight.dtype, lambda: weight.contiguous(memory_format=form))
+    def stock(self, weight: Tensor, dtype: torch.dtype, form: torch.memory_format) -> Tensor:
+        """A convolution's weight as torch wants it: it would lay it out anew in each pass."""
+        cast = self.cast(weight, dtype)
+        if form != torch.channels_last or cast.is_contiguous(memory_format=form):
+            return cast
+        return self._kept(cast, "laid out", dtype, lambda: cast.contiguous(memory_format=form))
 
     def flipped(self, weight: Tensor) -> Tensor:
         """A convolution's weight turned round in all its spatial dimensions."""
         return self._kept(weight, "flipped", weight.dtype, lambda: weight.flip(*range(2, weight.ndim)))
 
+    def packed(self, weight: Tensor, geometry: Geometry, x: Tensor) -> Tensor | None:
+        """A convolution's weight as oneDNN reads it for this input; None where that is not to be had."""
+
+        def make(w: Tensor) -> Tensor | None:
+            return pack(w, geometry, x.shape) if _fits(weight, geometry, x) else None
+
+        return self._packed(weight, "packed", x, (x.shape, geometry), make, _MOST_SHAPES)
+
+    def packed_transposed(
+        self, weight: Tensor, geometry: Geometry, gradient: Tensor, size: Sequence[int]
+    ) -> Tensor | None:
+        """The same for the gradient of an input of this size."""
+        use = (gradient.shape, geometry, size)
+
+        def make(w: Tensor) -> Tensor:
+            return pack_transposed(w.contiguous(), geometry, gradient.shape, size)
+
+        return self._packed(weight, "transposed", gradient, use, make, _MOST_SHAPES)
+
+    def packed_subpixels(
+        self, weight: Tensor, geometry: Geometry, gradient: Tensor, size: Sequence[int]
+    ) -> tuple[Subpixels, Tensor] | None:
+        """The same for the gradient of images, and how it is made."""
+        if not self.can_pack(weight, gradient):
+            return None
+        through = Subpixels(geometry, weight.shape[2:], gradient.shape[2:], size)
+        use = (gradient.shape, geometry, size)
+
+        def make(w: Tensor) -> Tensor:
+            return pack(through.weight(w), through.geometry, gradient.shape)
+
+        # however many shapes there are: what comes out must not depend on what came before
+        packed = self._packed(weight, "subpixels", gradient, use, make, None)
+        return None if packed is None else (through, packed)
+
     def for_autocast(self, x: Tensor) -> Tensor:
-        """An activation in that precision."""
+        """An activation in the precision that autocast asks for, if it does."""
         return x.to(torch.get_autocast_dtype(x.device.type)) if _wants_cast(x) else x
 
+    def precision_of(self, x: Tensor) -> torch.dtype:
+        """That which autocast asks for, or its own."""
+        return torch.get_autocast_dtype(x.device.type) if _wants_cast(x) else x.dtype
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-        """``F.linear`` with a weight that is cast only once; torch keeps no input for a frozen weight."""
-        if weight.requires_grad or (bias is not None and bias.requires_grad) or not _wants_cast(weight):
+        """``F.linear`` with a weight that is cast or packed only once."""
+        if weight.requires_grad or (bias is not None and bias.requires_grad):
             return NotImplemented
-        return F.linear(self.for_autocast(x), self.cast(weight), None if bias is None else self.cast(bias))
+        dtype = self.precision_of(weight)
+        x = self.for_autocast(x)
+        if x.dtype != dtype or (bias is not None and self.precision_of(bias) != dtype):
+            return NotImplemented
+        bias = None if bias is None else self.cast(bias, dtype)
+        # torch's own, which is not packed, where a network may run parts of itself again without our knowing
+        fits = CAN_TELL and x.ndim > 1 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.numel()
+        if fits and x.is_contiguous() and is_packable(bias, weight):
+            packed = self._packed_linear(weight, "packed", x)
+            if packed is not None:
+                return _Linear.apply(x, packed, weight, bias, self)  # type: ignore[no-untyped-call]
+        if weight.dtype == dtype:
+            return NotImplemented
+        return F.linear(x, self.cast(weight, dtype), bias)
+
+    def through_linear(self, gradient: Tensor, weight: Tensor) -> Tensor:
+        """The gradient of a linear layer's input."""
+        packed = self._packed_linear(weight, "transposed", gradient)
+        if packed is None:
+            return gradient @ self.cast(weight, gradient.dtype)
+        return multiplied(gradient, packed, None)
+
+    def _packed_linear(self, weight: Tensor, form: str, x: Tensor) -> Tensor | None:
+        def make(w: Tensor) -> Tensor:
+            return pack_linear((w.T if form == "transposed" else w).contiguous())
+
+        return self._packed(weight, form, x, (), make, None)
+
+    def can_pack(self, weight: Tensor, x: Tensor) -> bool:
+        """Whether a weight can be packed for such activations: if it is nothing but a parameter."""
+        is_plain = type(weight) is nn.Parameter and weight.layout == torch.strided
+        return self._packs and is_plain and can_pack(x)
+
+    def _packed(
+        self,
+        weight: Tensor,
+        form: str,
+        x: Tensor,
+        use: tuple[object, ...],
+        make: Callable[[Tensor], Tensor | None],
+        most: int | None,
+    ) -> Tensor | None:
+        """A weight, packed for this use in the precision of ``x``; for so many uses at the most."""
+        if not self.can_pack(weight, x):
+            return None
+        dtype = x.dtype
+        kept = self._made.get((id(weight), form, dtype))
+        if kept is not None and kept.use == use and kept.state == _state(weight):
+            return kept.made
+        uses = 1 if kept is None else kept.uses + 1
+        if most is not None and uses > most:
+            return None
+        with torch.no_grad():
+            made = make(weight.detach().to(dtype))
+        if made is not None:
+            self._made[id(weight), form, dtype] = _Kept(weight, _state(weight), made, use, uses)
+        return made
 
     def _kept(self, weight: Tensor, form: str, dtype: torch.dtype, make: Callable[[], Tensor]) -> Tensor:
         key = (id(weight), form, dtype)
@@ -69,6 +183,37 @@ class _Kept(NamedTuple):
     """Lives as long as what was made of it, so that its id stays its own."""
     state: tuple[int, int]
     made: Tensor
+    use: tuple[object, ...] = ()
+    """What it is packed for: shapes, and how a convolution goes over them."""
+    uses: int = 0
+    """How many there were."""
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, packed: Tensor, weight: Tensor, bias: Tensor | None, weights: Weights
+    ) -> Tensor:
+        ctx.weight, ctx.weights = weight, weights
+        return multiplied(x, packed, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.weights.through_linear(gradient.contiguous(), ctx.weight), None, None, None, None
+
+
+def is_packable(bias: Tensor | None, weight: Tensor) -> bool:
+    """Whether oneDNN takes the bias of a layer with this weight as it is."""
+    return bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous())
+
+
+def _fits(weight: Tensor, geometry: Geometry, x: Tensor) -> bool:
+    """Whether there is anything to convolve: where not, torch has an error to tell."""
+    if weight.ndim != 4 or x.shape[1] != weight.shape[1] * geometry.groups or not x.numel():
+        return False
+    sides = zip(x.shape[2:], geometry.padding, geometry.dilation, weight.shape[2:], strict=True)
+    return all(size + 2 * p > d * (k - 1) for size, p, d, k in sides)
 
 
 def _state(weight: Tensor) -> tuple[int, int]:
