@@ -1,7 +1,7 @@
 """How the time of a step grows with classes, batch, resolution and images, and what is not the network's.
 
     python benchmarks/scaling.py                  # all of it
-    python benchmarks/scaling.py --only overhead  # curves, share or overhead
+    python benchmarks/scaling.py --only overhead  # curves, share, alone or overhead
 
 Nothing may grow faster than linearly, the SLR objective may take 2% of a step of ResNet-50 at most, and
 `Adapter` may add 200 microseconds at most to what a step needs. Written first, then asserted.
@@ -29,12 +29,14 @@ from acclimate import METHODS, Adapter
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 from acclimate.demo.network import SmallResNet
 from acclimate.objectives import Objective
+from acclimate.optimization import make_optimizer
 
 CLASSES = (10, 100, 1000, 4096, 10_000, 21_841)
 BATCHES = (2, 4, 8, 16, 32, 64)
 SIDES = (32, 64, 96, 128, 160, 192, 224)
 IMAGES = (64, 128, 256, 512, 1024)
 STEPS = 2000
+TURNS = 200
 LINEAR, SHARE, OVERHEAD = 1.1, 2.0, 200.0
 """The most that is allowed: exponent, per cent of a step, microseconds."""
 
@@ -85,11 +87,11 @@ class OneNorm(nn.Module):
         return x * self.weight
 
 
-def objective(classes: int, batch: int = 64) -> Action:
+def objective(classes: int, batch: int = 64, *, shared: bool = True) -> Action:
     """SLR with L_div by itself, forward and backward."""
     torch.manual_seed(SEED)
     logits = (3 * torch.randn(batch, classes)).requires_grad_()
-    loss = Objective(METHODS["slr"], classes)
+    loss = Objective(METHODS["slr"], classes, shared=shared)
 
     def run() -> None:
         logits.grad = None
@@ -196,7 +198,42 @@ def overhead(args: argparse.Namespace) -> Iterator[Row]:
     }
 
 
-PARTS = {"curves": curves, "share": share, "overhead": overhead}
+def alone(args: argparse.Namespace) -> Iterator[Row]:
+    """Savings that are too small a part of a step to be seen there, by themselves, with and without."""
+    pairs: dict[str, tuple[str, Action, Action]] = {}
+    for classes in CLASSES[2], CLASSES[-1]:
+        what = f"the SLR objective, batch 64, {classes:,} classes"
+        shared, apart = (objective(classes, shared=is_shared) for is_shared in (True, False))
+        pairs[what] = ("objective", shared, apart)
+    for network in ("resnet50", "densenet121"):
+        for method in ("slr", "tent"):
+            fused, single = (_update(network, method, fused=is_fused) for is_fused in (True, False))
+            what = f"an update of {network} by {METHODS[method].optimizer}"
+            pairs[what] = ("optimizer", fused, single)
+    for what, (saving, ours, other) in pairs.items():
+        found = [(seconds(ours), seconds(other)) for _ in range(20 + TURNS)][20:]
+        took = {
+            key: statistics.median(pair[i] for pair in found) for i, key in enumerate(("with", "without"))
+        }
+        times, iqr = spread([without / own for own, without in found])
+        row = {"part": "alone", "what": what, "saving": saving, "turns": TURNS}
+        yield (
+            row
+            | {f"{key}_us": round(1e6 * t, 1) for key, t in took.items()}
+            | {"cost": times, "cost_iqr": iqr}
+        )
+
+
+def _update(network: str, method: str, *, fused: bool) -> Action:
+    """Of all parameters that the method adapts."""
+    adapter = Adapter(make_network(network, 224), method, normalize=IMAGENET)
+    parameters = {name: nn.Parameter(p.detach().clone()) for name, p in adapter._engine.parameters.items()}
+    for parameter in parameters.values():
+        parameter.grad = 1e-3 * torch.randn_like(parameter)
+    return make_optimizer(adapter.method, parameters, fused=fused).step
+
+
+PARTS = {"curves": curves, "share": share, "alone": alone, "overhead": overhead}
 
 
 def too_much(row: Row) -> bool:

@@ -37,6 +37,7 @@ BATCHES = {"steps": (1, 16, 64), "memory": (16, 64), "tricks": (16,)}
 MORE_BATCHES = {"resnet50": (32,)}
 TRICK_NETWORKS = ("resnet50", "densenet121", "mobilenet_v2")
 ADAPTING = {"forward, fast": "predict", "tent": "tent", "slr": "slr", "slr+it": "slr+it"}
+PROCESS_WIDE = "recycling"
 BF16, LOW = {"precision": "bf16"}, {"memory": "low"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("plain", {}),
@@ -51,7 +52,6 @@ MEMORY_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tent, low memory": ("tent", LOW),
     "tent bf16": ("tent", BF16),
 }
-WARM_UP = 1
 RESERVE = 3 * 2**30  # bytes for all others: without them files are read again and again, and all are slow
 PAUSE = 0.05  # seconds in which the threads of the one before stop waiting for work
 MIB = 2**20
@@ -131,7 +131,7 @@ def interleaved(jobs: dict[str, Job], rounds: int, *, kept: bool = False) -> dic
         workers: dict[str, Worker] = {}
         try:
             _gather(workers, jobs, waiting, found)
-            for number in range(1 - WARM_UP, rounds):
+            for number in range(rounds):
                 _run_round(workers, number, found)
             for name in list(workers) if kept else []:
                 found[name].kept = _asked("kept", name, workers, found)
@@ -167,7 +167,7 @@ def _run_round(workers: dict[str, Worker], number: int, found: dict[str, Found])
     for name in names[turn:] + names[:turn]:
         time.sleep(PAUSE)
         answer = _asked("go", name, workers, found)
-        if answer is not None and number >= 0:
+        if answer is not None:
             seconds[name] = answer["seconds"]
     for name, value in seconds.items():
         found[name].seconds.append(value)
@@ -280,14 +280,40 @@ def steps(args: argparse.Namespace, record: Record) -> None:
 
 
 def tricks(args: argparse.Namespace, record: Record) -> None:
-    """All savings, all but one, and none."""
-    variants: dict[str, tuple[str, dict[str, Any]]] = {"plain": ("plain", {}), "all": ("tent", {})}
-    for left_out in TRICKS:
-        variants[f"without {left_out}"] = ("tent", {"fast": [name for name in TRICKS if name != left_out]})
-    variants |= {"none": ("tent", {"fast": False}), "all, bf16": ("tent", BF16)}
+    """All savings and none, against the plain loop; then each of them left out, against all of them.
+
+    What one saving is worth may be a few per cent: steps with and without it take turns in one process, as
+    two processes differ by as much. That cannot be done with one that is a setting of the whole process.
+    """
+    rest = [name for name in TRICKS if name != PROCESS_WIDE]
+    variants: dict[str, tuple[str, dict[str, Any]]] = {
+        "plain": ("plain", {}),
+        "all": ("tent", {}),
+        f"without {PROCESS_WIDE}": ("tent", {"fast": rest}),
+        "none": ("tent", {"fast": False}),
+        "all, bf16": ("tent", BF16),
+    }
     for network, batch in cells("tricks", TRICK_NETWORKS, args):
         jobs = jobs_of(variants, network, batch, args)
         record.add(rows_of("tricks", jobs, interleaved(jobs, args.rounds, kept=True)))
+        pairs = (Job(network, batch, args.size, "tent", without=name) for name in rest)
+        record.add(_pair_row(job, args.rounds) for job in pairs)
+
+
+def _pair_row(job: Job, rounds: int) -> Row:
+    row: Row = {"part": "tricks", "network": job.network, "batch": job.batch}
+    row |= {"variant": f"without {job.without}", "rounds": rounds}
+    worker = Worker(job)
+    try:
+        worker.ask("go")
+        found = [worker.ask("go") for _ in range(rounds)]
+        row["seconds"], row["seconds_iqr"] = spread([answer["seconds"] for answer in found])
+        row["cost"], row["cost_iqr"] = spread([answer["seconds"] / answer["with"] for answer in found])
+        return {**row, **_mib_per_image(worker.ask("kept"))}
+    except WorkerError as error:
+        return {**row, "error": str(error)}
+    finally:
+        worker.close()
 
 
 def memory(args: argparse.Namespace, record: Record) -> None:
@@ -332,7 +358,6 @@ def main() -> None:
         "adapter": 'online calls with SGD and normalize, statistics="batch", for batches of one "blend"',
         "weights": f"random, seed {SEED}",
         "size": args.size,
-        "warm_up": WARM_UP,
         **machine(),
     }
     record = Record(args.name, protocol)

@@ -21,7 +21,8 @@ STEPS = (
     "`adapter.predict`."
 )
 TRICK_TEXT = (
-    "TENT with all savings, with each of them left out, and with none, against the plain loop as above. "
+    "TENT with all savings and with none, against the plain loop as above; and how many times as long a step "
+    "takes without one of them, where steps with and without it take turns in one process. "
     "*Kept* is what a step keeps for its backward pass, counted by autograd's hooks on saved tensors; "
     "*alive* is all memory that malloc has given out when the backward pass begins; both are what each "
     "further image adds."
@@ -91,13 +92,14 @@ def steps(rows: list[Row]) -> str:
 
 def tricks(rows: list[Row]) -> str:
     """A table for each network."""
-    heads = ["savings", "what is left out", "s", "times plain", "kept MiB/image", "alive MiB/image"]
+    heads = ["savings", "what is left out", "s", "times plain", "times as long", "kept MiB/image"]
+    heads.append("alive MiB/image")
     parts = []
     for cell in dict.fromkeys((row["network"], row["batch"]) for row in rows):
         own = [row for row in rows if (row["network"], row["batch"]) == cell]
         lines = [
             [row["variant"], TRICKS.get(row["variant"].removeprefix("without "), ""), _seconds(row),
-             _ratio(row), *_kept(row)]
+             _ratio(row), _ratio(row, "cost"), *_kept(row)]
             for row in own
         ]  # fmt: skip
         parts.append(f"**{cell[0]}**, batch {cell[1]}\n\n{table(heads, lines, words=2)}")
@@ -130,6 +132,18 @@ def share(rows: list[Row]) -> str:
     return table(heads, [[str(row.get(name, "")) for name in names] for row in rows], words=2)
 
 
+def alone(rows: list[Row]) -> str:
+    heads = ["what", "saving", "turns", "with µs", "without µs", "times as long"]
+    lines = [
+        [
+            *(str(row[name]) for name in ("what", "saving", "turns", "with_us", "without_us")),
+            _ratio(row, "cost"),
+        ]
+        for row in rows
+    ]
+    return table(heads, lines, words=2)
+
+
 def overhead(rows: list[Row]) -> str:
     heads = ["what", "steps", "`Adapter` µs", "by hand µs", "difference µs"]
     names = ("what", "steps", "adapter_us", "by_hand_us", "difference_us")
@@ -145,6 +159,12 @@ SPEED_SECTIONS: tuple[Section, ...] = (
 SCALING_SECTIONS: tuple[Section, ...] = (
     ("curves", "How the time of a step grows", SCALING, curves),
     ("share", "The share of the objective", "SLR with L_div, forward and backward, in a whole step.", share),
+    (
+        "alone",
+        "Savings by themselves",
+        "Those that are too small a part of a step to be seen in it, with and without taking turns.",
+        alone,
+    ),
     (
         "overhead",
         "What `Adapter` adds to a step",
@@ -165,11 +185,12 @@ def _seconds(row: Row) -> str:
     return _digits(row["seconds"]) if "seconds" in row else _failed(row)
 
 
-def _ratio(row: Row) -> str:
-    if "ratio" not in row:
+def _ratio(row: Row, kind: str = "ratio") -> str:
+    if kind not in row:
         return _failed(row)
-    low, high = row["ratio_iqr"]
-    return f"{row['ratio']:.2f} ({low:.2f}–{high:.2f})"
+    low, high = row[f"{kind}_iqr"]
+    digits = 3 if kind == "cost" else 2
+    return f"{row[kind]:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
 
 
 def _kept(row: Row) -> list[str]:

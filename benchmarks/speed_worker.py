@@ -2,7 +2,7 @@
 
 `speed.py` starts it with a `Job` as JSON. It answers every line of its standard input with a line of JSON:
 
-    go          seconds of one step, behind another one
+    go          seconds of one step, behind another one; of a pair, those of the step without a saving, too
     kept        bytes per image that a step keeps for its backward pass
     resident    bytes of memory that the process has now, and the most that it had
 """
@@ -10,7 +10,9 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
+import itertools
 import json
 import sys
 import time
@@ -24,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate import Adapter
+from acclimate.fast import TRICKS
 from acclimate.models.vision import import_timm, import_torchvision
 from acclimate.prepare import model_info
 
@@ -46,6 +49,8 @@ class Job:
     """``plain``, ``forward``, ``predict``, or a method that adapts online."""
     options: dict[str, Any] = field(default_factory=dict)
     """Of `Adapter`."""
+    without: str | None = None
+    """A saving: it takes turns with another adapter that is without this one."""
 
 
 def make_network(name: str, size: int) -> nn.Module:
@@ -95,13 +100,16 @@ def make_step(job: Job) -> tuple[Step, Callable[[int], Tensor]]:
         return plain_tent(model), normalized
     if job.what == "forward":
         return torch.no_grad()(model), normalized
+    options = dict(job.options)
+    if job.without is not None:
+        options["fast"] = [name for name in TRICKS if name != job.without]
     adapter = Adapter(
         model,
         "tent" if job.what == "predict" else job.what,
         optimizer="sgd",
         normalize=(mean, std),
         statistics="blend" if job.batch == 1 else "batch",  # a single image has no batch statistics
-        **job.options,
+        **options,
     )
     return (adapter.predict if job.what == "predict" else adapter), pixels
 
@@ -178,15 +186,25 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     job = Job(**json.loads(sys.argv[1]))
     step, make_images = make_step(job)
+    other = None if job.without is None else make_step(dataclasses.replace(job, without=None))[0]
     images = make_images(job.batch)
 
-    def go() -> dict[str, float]:
+    def seconds(step: Step) -> float:
         # The step before the timed one puts caches and free memory back as in a loop of such steps: pages
         # that were free for seconds may have gone back to a hypervisor, and cost several times as much.
         step(images)
         started = time.perf_counter()
         step(images)
-        return {"seconds": time.perf_counter() - started}
+        return time.perf_counter() - started
+
+    turns = itertools.cycle((False, True))
+
+    def go() -> dict[str, float]:
+        if other is None:
+            return {"seconds": seconds(step)}
+        pair = {"seconds": step, "with": other}
+        names = sorted(pair, reverse=next(turns))  # now the one first, now the other
+        return {name: seconds(pair[name]) for name in names}
 
     commands: dict[str, Callable[[], object]] = {
         "go": go,
