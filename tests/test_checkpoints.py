@@ -256,6 +256,19 @@ def test_a_rehearsal_leaves_no_trace() -> None:
     assert engine.network._forward_hooks == {}
 
 
+def test_a_rehearsal_frees_what_it_kept() -> None:
+    """Which its hook holds, and the graph that hook."""
+    network, kept = resnet(), []
+
+    def run() -> Tensor:
+        logits: Tensor = network(images(2).requires_grad_())
+        kept.append(StorageWeakRef(logits.untyped_storage()))
+        return logits
+
+    Rehearsal(network, run, 2)
+    assert kept[0].expired()
+
+
 def test_all_else_is_untouched(tmp_path: Path) -> None:
     off, low = (make(resnet(), memory, method="slr") for memory in ("off", "low"))
     source = adapted_state(low)

@@ -112,13 +112,9 @@ def packed(lean: Lean) -> list[str]:
     return sorted(form for _, form, _ in kept)
 
 
-@pytest.mark.parametrize("layer", [nn.Conv2d(8, 24, 3), nn.Linear(8, 24)])
-def test_other_shapes_are_packed_for_again_and_not_for_ever(
-    layer: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weights, "_MOST_SHAPES", 3)
+def counted(name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one whenever a weight is packed by this function."""
     made: list[int] = []
-    name = "pack" if isinstance(layer, nn.Conv2d) else "pack_linear"
     stock = getattr(packing, name)
 
     def counting(*args: object) -> Tensor:
@@ -128,13 +124,54 @@ def test_other_shapes_are_packed_for_again_and_not_for_ever(
         return result
 
     monkeypatch.setattr(weights, name, counting)
-    lean = Lean(TRICKS)
-    tail = (6, 5) if isinstance(layer, nn.Conv2d) else ()
+    return made
+
+
+def test_other_shapes_are_packed_for_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_MOST_SHAPES", 3)
+    made, lean, layer = counted("pack", monkeypatch), Lean(TRICKS), frozen(nn.Conv2d(8, 24, 3))
     for count in (2, 2, 3, 2, 4, 5, 2):
-        x = random(count, 8, *tail, dtype=torch.float32)
-        check(frozen(layer), x.contiguous(memory_format=torch.channels_last) if tail else x, lean)
-    assert len(made) == (3 if tail else 2)  # a linear layer's for any shape, by one function for both passes
-    assert packed(lean) == (["laid out", "packed", "transposed"] if tail else ["packed", "transposed"])
+        x = random(count, 8, 6, 5, dtype=torch.float32)
+        check(layer, x.contiguous(memory_format=torch.channels_last), lean)
+    assert len(made) == 3
+    assert packed(lean) == ["laid out", "packed", "transposed"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_linear_layers_are_packed_once_and_only_where_they_are_cast(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, lean, layer = counted("pack_linear", monkeypatch), Lean(TRICKS), frozen(nn.Linear(8, 24))
+    for count in (2, 2, 3, 4):
+        x = random(count, 8, dtype=torch.float32)
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            found = passed(layer, x, lean)
+        right = passed(copy.deepcopy(layer).double(), x.double(), None)
+        for ours, exact in zip(found, right, strict=True):
+            torch.testing.assert_close(ours.double(), exact, rtol=0, atol=3 * DTYPES[dtype])
+    forms = [] if dtype == torch.float32 else ["packed", "transposed"]
+    assert len(made) == len(forms)
+    assert [form for form in packed(lean) if form != "cast"] == forms
+
+
+def test_convolutions_of_many_pixels_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = frozen(nn.Conv2d(8, 4, 3, 2, 1))
+    for side, forms in ((8, ["packed", "transposed"]), (10, ["laid out"])):
+        monkeypatch.setattr(weights, "_MANY_PIXELS", 2 * 4 * 4)
+        lean = Lean(TRICKS)
+        x = random(2, 8, side, side, dtype=torch.float32)
+        check(layer, x.contiguous(memory_format=torch.channels_last), lean)
+        assert packed(lean) == forms
+
+
+@pytest.mark.parametrize("lies", ["turned", "with gaps"])
+def test_linear_weights_may_lie_as_they_like(lies: str) -> None:
+    for ins, outs in ((3, 5), (1, 7), (7, 1), (64, 33)):
+        torch.manual_seed(0)
+        layer = nn.Linear(ins, outs)
+        wide = torch.randn(ins, outs).T if lies == "turned" else torch.randn(2 * outs, 2 * ins)[::2, ::2]
+        layer.weight = nn.Parameter(wide)
+        check(frozen(layer), random(2, 4, ins).float(), Lean(TRICKS))
 
 
 def test_what_is_not_packed() -> None:

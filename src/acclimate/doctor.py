@@ -18,6 +18,7 @@ from acclimate.adapter import Adapter
 from acclimate.errors import AcclimateWarning, InputError
 from acclimate.fast import TRICKS
 from acclimate.fast.precision import PRECISIONS, precision_fault, precision_taken
+from acclimate.fast.recycling import exactly
 from acclimate.normalization import Normalization, Probe, fitted, probe_normalization
 from acclimate.norms import find_norms
 from acclimate.prepare import count_outputs, model_info, normalization_mismatch, trained_size
@@ -101,7 +102,7 @@ def diagnose(
     with FlopCounterMode(display=False) as forward:
         _predict(adapter, trial)
     saved = _SavedBytes(adapter)
-    with FlopCounterMode(display=False) as step, saved_tensors_hooks(saved.pack, saved.unpack):
+    with exactly(), FlopCounterMode(display=False) as step, saved_tensors_hooks(saved.pack, saved.unpack):
         adapter(trial)
     layers = _layers(model, adapter._engine.parameters)
     per_image = saved.total / _BATCH

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,9 @@ from torch.utils.checkpoint import CheckpointError
 
 from acclimate.errors import AcclimateWarning, DivergenceError, ModelError, OptionError
 from acclimate.fast.checkpoints import Checkpoints
+from acclimate.fast.garbage import Uncollected
 from acclimate.fast.precision import LossScale, chosen_precision
-from acclimate.fast.recycling import keep_memory
+from acclimate.fast.recycling import begin_step, exactly
 from acclimate.guard import Guard, Look, shown
 from acclimate.images import checked_images
 from acclimate.interrupts import uninterrupted
@@ -69,6 +71,7 @@ class Engine:
                     f'precision="{options.precision}" is for networks in float32, and this one is in float64'
                 )
             self._precision = None
+        self._undisturbed = Uncollected() if "garbage" in options.tricks else nullcontext()
         self._recycles = self.device.type == "cpu" and "recycling" in options.tricks
         self._scale = LossScale() if self._precision == torch.float16 else None
         self.network = make_network(
@@ -110,7 +113,7 @@ class Engine:
         if torch.is_inference_mode_enabled():
             with torch.inference_mode(False):
                 return self.update(batch, position=position, total=total, epoch=epoch)
-        with torch.set_grad_enabled(self._learns):
+        with torch.set_grad_enabled(self._learns), self._undisturbed:
             images = self.ranks.meet(lambda: self._checked(batch.images, batch.index))
             logits, look, usable = self._tried(images, batch.index)
             share = self._share_of(len(images))
@@ -348,7 +351,7 @@ class Engine:
 
     def _checked(self, images: Tensor, index: Tensor | None = None) -> Tensor:
         if self._recycles:
-            keep_memory()
+            begin_step()
         # a share of one image is none of one image in all
         single = None if self.ranks.synchronised else self.prepared.statistics.single
         checked = checked_images(images, self.device, self._dtype, single=single, index=index)
@@ -360,7 +363,7 @@ class Engine:
         put_back = self.prepared.statistics.hold()
         devices = [self.device] if self.device.type == "cuda" else []
         try:
-            with torch.random.fork_rng(devices), self.prepared.statistics.updating():
+            with exactly(), torch.random.fork_rng(devices), self.prepared.statistics.updating():
                 logits: Tensor = self.network(images)
         finally:
             put_back()

@@ -17,6 +17,7 @@ __all__ = ["MEMORY", "TRICKS", "chosen_tricks"]
 TRICKS: Final = {
     "layout": "images lie in memory pixel by pixel (channels last), the fastest for CPUs",
     "recycling": "memory that one step frees stays with the process for the next step (glibc, CPU)",
+    "garbage": "Python looks for cyclic garbage between steps, and not within them",
     "weights": "layers with a frozen weight keep no input; its layout and low precision are made only once",
     "packing": "frozen weights lie as the kernels of oneDNN read them, for both passes (CPU)",
     "norms": "batch and group norms keep their input only; an activation behind one is made again from it",

@@ -135,8 +135,8 @@ def _is_packable(weight: Tensor, geometry: Geometry) -> bool:
 def _fails(x: Tensor, weight: Tensor, geometry: Geometry) -> bool:
     """Whether oneDNN may, pixel by pixel, as torch's own layers do then (2.13).
 
-    It crashes on a dilated convolution, some of whose outputs see padding only. From one channel with a stride
-    to one column it gives wrong numbers.
+    It crashes on a dilated convolution, some of whose outputs see padding only. Those of one channel, with a
+    stride, to one column come out wrong.
     """
     is_dilated, is_single = max(geometry.dilation) > 1, weight.shape[1] == 1
     if not is_dilated and not is_single:

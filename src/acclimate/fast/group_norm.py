@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from acclimate.fast import layout
 from acclimate.fast.activation import Activation
 from acclimate.fast.native import UNBOUNDED, Kernels, Line, native_kernels
+from acclimate.fast.recycling import room_like
 
 __all__ = ["GroupNorms"]
 
@@ -76,7 +77,7 @@ class GroupNorms:
 class _GroupNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: _Norm) -> Tensor:
-        made = torch.empty_like(norm.x)
+        made = room_like(norm.x)
         norm.kernels.group_forward(norm.x, norm.groups, norm.line, made)
         _keep(ctx, norm)
         ctx.set_materialize_grads(False)

@@ -22,6 +22,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from acclimate.fast.recycling import room_like
+
 __all__ = ["UNBOUNDED", "Kernels", "Line", "bits_of", "native_kernels"]
 
 UNBOUNDED: Final = (-float("inf"), float("inf"))
@@ -139,7 +141,7 @@ class Kernels:
         rest: tuple[Tensor, Tensor],
     ) -> Tensor:
         """The gradient of x: that which goes straight through the line, and slope * (x - mean) + constant."""
-        made = torch.empty_like(x)
+        made = room_like(x)
         self._call("backward", x, gradient, made, *_size(x), *line, *bounds, mean, *rest)
         return made
 
@@ -155,7 +157,7 @@ class Kernels:
         wants_x: bool,
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """Those of x, of weight and of bias: `sums`, `rest` and `backward` in one call."""
-        made = torch.empty_like(x) if wants_x else None
+        made = room_like(x) if wants_x else None
         in_weight, in_bias = torch.empty_like(line.mean), torch.empty_like(line.mean)
         results = (mean, part, in_weight, in_bias)
         self._call("gradients", x, gradient, made, *_size(x), *line, *bounds, *results)
@@ -177,7 +179,7 @@ class Kernels:
         wants_x: bool,
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """Those of x, of weight and of bias."""
-        made = torch.empty_like(x) if wants_x else None
+        made = room_like(x) if wants_x else None
         in_weight, in_bias = line.mean.new_empty(2, x.shape[1]).unbind()
         results = (in_weight, in_bias)
         self._call("group_gradients", x, gradient, made, *_images(x), groups, *line, *bounds, *results)
@@ -185,7 +187,7 @@ class Kernels:
 
     def finished(self, x: Tensor, gradient: Tensor, mean: Tensor, rest: tuple[Tensor, Tensor]) -> Tensor:
         """Gradient + slope * (x - mean) + constant, of two that lie in the same way."""
-        made = torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+        made = room_like(x)
         self._call("finished", x, gradient, _step(x), made, *_size(x), mean, *rest)
         return made
 

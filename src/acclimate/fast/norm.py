@@ -19,6 +19,7 @@ from acclimate.fast.concatenation import Gradients, Joined, joined
 from acclimate.fast.fusion import Fusion
 from acclimate.fast.mixture import mixture_for
 from acclimate.fast.native import UNBOUNDED, Kernels, Line, native_kernels
+from acclimate.fast.recycling import room_like
 from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["Norms"]
@@ -166,7 +167,7 @@ class _NormFunction(torch.autograd.Function):
     ) -> Tensor:
         _keep(ctx, norm, kernels)
         ctx.set_materialize_grads(False)
-        return _like(norm.x) if is_put_off else _normalized(norm.x, norm.line, kernels)
+        return room_like(norm.x) if is_put_off else _normalized(norm.x, norm.line, kernels)
 
     @staticmethod
     @once_differentiable
@@ -307,14 +308,9 @@ def _normalized(x: Tensor, line: Line, kernels: Kernels | None) -> Tensor:
             x, line.weight, line.bias, line.mean, line.var, False, 0.0, line.eps
         )[0]
         return made
-    made = _like(x)
+    made = room_like(x)
     kernels.forward(x, line, made)
     return made
-
-
-def _like(x: Tensor) -> Tensor:
-    """Memory for an activation, without gaps."""
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=_form(x))
 
 
 def _form(x: Tensor) -> torch.memory_format:

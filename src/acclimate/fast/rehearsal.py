@@ -111,8 +111,11 @@ class Rehearsal:
             return x
 
         watching = {module: self._watched(name, module) for name, module in self._modules.items() if name}
-        with patched(watching), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            alive.append(run())
+        try:
+            with patched(watching), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+                alive.append(run())
+        finally:
+            alive.clear()  # the graph holds the hook, and the hook this: nobody else would ever free them
 
     def _watched(self, name: str, module: nn.Module) -> Callable[..., Any]:
         plain, parent = module.forward, self._modules[_owner(name)]

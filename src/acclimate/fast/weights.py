@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +24,8 @@ from acclimate.fast.subpixels import Subpixels
 
 __all__ = ["Weights", "is_packable"]
 
+_MANY_PIXELS: Final = 4096
+"""Of the outputs of a convolution: packing its weight is a few per cent of it then, for two more copies."""
 _MOST_SHAPES: Final = 64
 """Times that a convolution's weight is packed: with ever other shapes a network is better off without."""
 
@@ -59,6 +62,8 @@ class Weights:
 
     def packed(self, weight: Tensor, geometry: Geometry, x: Tensor) -> Tensor | None:
         """A convolution's weight as oneDNN reads it for this input; None where that is not to be had."""
+        if x.numel() // max(x.shape[1] * math.prod(geometry.stride), 1) > _MANY_PIXELS:
+            return None
 
         def make(w: Tensor) -> Tensor | None:
             return pack(w, geometry, x.shape) if _fits(weight, geometry, x) else None
@@ -69,6 +74,8 @@ class Weights:
         self, weight: Tensor, geometry: Geometry, gradient: Tensor, size: Sequence[int]
     ) -> Tensor | None:
         """The same for the gradient of an input of this size."""
+        if gradient.numel() // max(gradient.shape[1], 1) > _MANY_PIXELS:
+            return None
         use = (gradient.shape, geometry, size)
 
         def make(w: Tensor) -> Tensor:
@@ -111,26 +118,29 @@ class Weights:
         bias = None if bias is None else self.cast(bias, dtype)
         # torch's own, which is not packed, where a network may run parts of itself again without our knowing
         fits = CAN_TELL and x.ndim > 1 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.numel()
-        if fits and x.is_contiguous() and is_packable(bias, weight):
-            packed = self._packed_linear(weight, "packed", x)
-            if packed is not None:
-                return _Linear.apply(x, packed, weight, bias, self)  # type: ignore[no-untyped-call]
+        if fits and x.is_contiguous() and is_packable(bias, weight) and self.can_pack(weight, x):
+            return _Linear.apply(x, weight, bias, self)  # type: ignore[no-untyped-call]
         if weight.dtype == dtype:
             return NotImplemented
         return F.linear(x, self.cast(weight, dtype), bias)
 
-    def through_linear(self, gradient: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of a linear layer's input."""
-        packed = self._packed_linear(weight, "transposed", gradient)
-        if packed is None:
-            return gradient @ self.cast(weight, gradient.dtype)
-        return multiplied(gradient, packed, None)
+    def rows(self, weight: Tensor, x: Tensor) -> Tensor:
+        """A linear layer's weight as oneDNN reads it for such an input: in float32 it need not be packed."""
+        return weight.detach() if weight.dtype == x.dtype else self._packed_linear(weight, "packed", x)
 
-    def _packed_linear(self, weight: Tensor, form: str, x: Tensor) -> Tensor | None:
+    def columns(self, weight: Tensor, gradient: Tensor) -> Tensor:
+        """The same for the gradient of the input."""
+        if weight.dtype == gradient.dtype:
+            return weight.detach().T
+        return self._packed_linear(weight, "transposed", gradient)
+
+    def _packed_linear(self, weight: Tensor, form: str, x: Tensor) -> Tensor:
         def make(w: Tensor) -> Tensor:
             return pack_linear((w.T if form == "transposed" else w).contiguous())
 
-        return self._packed(weight, form, x, (), make, None)
+        packed = self._packed(weight, form, x, (), make, None)
+        assert packed is not None
+        return packed
 
     def can_pack(self, weight: Tensor, x: Tensor) -> bool:
         """Whether a weight can be packed for such activations: if it is nothing but a parameter."""
@@ -191,16 +201,15 @@ class _Kept(NamedTuple):
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, packed: Tensor, weight: Tensor, bias: Tensor | None, weights: Weights
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, weights: Weights) -> Tensor:
         ctx.weight, ctx.weights = weight, weights
-        return multiplied(x, packed, bias)
+        return multiplied(x, weights.rows(weight, x), bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.weights.through_linear(gradient.contiguous(), ctx.weight), None, None, None, None
+        gradient = gradient.contiguous()
+        return multiplied(gradient, ctx.weights.columns(ctx.weight, gradient), None), None, None, None
 
 
 def is_packable(bias: Tensor | None, weight: Tensor) -> bool:
