@@ -49,8 +49,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 MEMORY_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("plain", {}),
     "tent": ("tent", {}),
+    "tent, tidy malloc": ("tent", {}),
     "tent, low memory": ("tent", LOW),
     "tent bf16": ("tent", BF16),
+}
+ENVIRONMENTS = {
+    # small pieces go back to their neighbours at once, so that large ones leave whole holes
+    "tent, tidy malloc": {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"},
 }
 RESERVE = 3 * 2**30  # bytes for all others: without them files are read again and again, and all are slow
 PAUSE = 0.05  # seconds in which the threads of the one before stop waiting for work
@@ -79,7 +84,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **(environment or {}), **job.environment},
         )
 
     def ask(self, command: str) -> dict[str, Any]:
@@ -259,7 +264,7 @@ def jobs_of(
 ) -> dict[str, Job]:
     """The jobs of those variants that are wanted and can be had, the plain loop among them in any case."""
     return {
-        name: Job(network, batch, args.size, what, options)
+        name: Job(network, batch, args.size, what, options, ENVIRONMENTS.get(name, {}))
         for name, (what, options) in variants.items()
         if (not args.variants or name in (*args.variants, "plain"))
         and (options.get("precision") != "bf16" or bf16_environment()[0] is not None)

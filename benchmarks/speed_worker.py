@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from acclimate import Adapter
 from acclimate.fast import TRICKS
+from acclimate.fast.recycling import exactly
 from acclimate.models.vision import import_timm, import_torchvision
 from acclimate.prepare import model_info
 
@@ -49,6 +50,8 @@ class Job:
     """``plain``, ``forward``, ``predict``, or a method that adapts online."""
     options: dict[str, Any] = field(default_factory=dict)
     """Of `Adapter`."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Of its process."""
     without: str | None = None
     """A saving: it takes turns with another adapter that is without this one."""
 
@@ -156,6 +159,7 @@ def kept_by(step: Step, images: Tensor) -> tuple[int, int | None]:
     gc.collect()
     before = allocated()
     with (
+        exactly(),
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
         mock.patch.object(torch.autograd, "backward", begin),
     ):
