@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -256,17 +258,24 @@ def test_a_rehearsal_leaves_no_trace() -> None:
     assert engine.network._forward_hooks == {}
 
 
-def test_a_rehearsal_frees_what_it_kept() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_rehearsal_frees_what_it_kept(fails: bool) -> None:
     """Which its hook holds, and the graph that hook."""
     network, kept = resnet(), []
 
     def run() -> Tensor:
-        logits: Tensor = network(images(2).requires_grad_())
+        x = images(2).requires_grad_()
+        kept.append(StorageWeakRef(x.untyped_storage()))
+        logits: Tensor = network(x)
         kept.append(StorageWeakRef(logits.untyped_storage()))
+        if fails:
+            raise InputError("too few images")
         return logits
 
-    Rehearsal(network, run, 2)
-    assert kept[0].expired()
+    with pytest.raises(InputError) if fails else nullcontext():
+        Rehearsal(network, run, 2)
+    gc.collect()  # which sees nothing of a graph
+    assert all(part.expired() for part in kept)
 
 
 def test_all_else_is_untouched(tmp_path: Path) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from acclimate import Adapter
 from acclimate.errors import DivergenceError
 from acclimate.fast import TRICKS
+from acclimate.fast.garbage import Uncollected
 from networks import NORMALIZE, images, resnet
 
 
@@ -72,8 +73,29 @@ def test_it_can_be_left_out() -> None:
     assert seen == [True, True]
 
 
-def test_the_same_to_the_last_bit() -> None:
-    rest = [name for name in TRICKS if name != "garbage"]
-    made = [Adapter(resnet(), "slr", normalize=NORMALIZE, fast=fast) for fast in (True, rest)]
-    for seed in range(3):
-        assert torch.equal(*(adapter(images(8, seed)) for adapter in made))
+def test_whoever_leaves_last_takes_it_back() -> None:
+    first, second = Uncollected(), Uncollected()
+    with first:
+        second.__enter__()
+    assert not gc.isenabled()
+    second.__exit__()
+    assert gc.isenabled()
+
+
+def test_a_step_that_never_ended_is_made_up_for_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt between switching off and entering."""
+    monkeypatch.setattr(Uncollected, "_is_ours", True)
+    gc.disable()
+    with Uncollected():
+        pass
+    assert gc.isenabled()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_process_that_is_forked_within_a_step_has_it_back() -> None:
+    with Uncollected():
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if gc.isenabled() and not Uncollected._within else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert not gc.isenabled()

@@ -156,21 +156,25 @@ def test_linear_layers_are_packed_once_and_only_where_they_are_cast(
 
 def test_convolutions_of_many_pixels_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = frozen(nn.Conv2d(8, 4, 3, 2, 1))
+    monkeypatch.setattr(weights, "_MANY_PIXELS", 2 * 4 * 4)
+    lean = Lean(TRICKS)
     for side, forms in ((8, ["packed", "transposed"]), (10, ["laid out"])):
-        monkeypatch.setattr(weights, "_MANY_PIXELS", 2 * 4 * 4)
-        lean = Lean(TRICKS)
         x = random(2, 8, side, side, dtype=torch.float32)
         check(layer, x.contiguous(memory_format=torch.channels_last), lean)
         assert packed(lean) == forms
 
 
-@pytest.mark.parametrize("lies", ["turned", "with gaps"])
+@pytest.mark.parametrize("lies", ["turned", "with gaps", "repeated"])
 def test_linear_weights_may_lie_as_they_like(lies: str) -> None:
     for ins, outs in ((3, 5), (1, 7), (7, 1), (64, 33)):
         torch.manual_seed(0)
         layer = nn.Linear(ins, outs)
-        wide = torch.randn(ins, outs).T if lies == "turned" else torch.randn(2 * outs, 2 * ins)[::2, ::2]
-        layer.weight = nn.Parameter(wide)
+        wide = {
+            "turned": torch.randn(ins, outs).T,
+            "with gaps": torch.randn(2 * outs, 2 * ins)[::2, ::2],
+            "repeated": torch.randn(1, ins).expand(outs, ins),
+        }
+        layer.weight = nn.Parameter(wide[lies])
         check(frozen(layer), random(2, 4, ins).float(), Lean(TRICKS))
 
 

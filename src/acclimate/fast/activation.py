@@ -151,8 +151,7 @@ class _OneBitFunction(torch.autograd.Function):
         (bits,) = ctx.saved_tensors
         if ctx.kernels is not None:
             if gradient.stride() != ctx.stride:
-                aligned = torch.empty_strided(ctx.shape, ctx.stride, dtype=gradient.dtype)
-                gradient = aligned.copy_(gradient)
+                gradient = gradient.new_empty_strided(ctx.shape, ctx.stride).copy_(gradient)
             return ctx.kernels.masked(gradient, bits, ctx.slope), None, None, None, None
         mask = unpack(bits, ctx.shape.numel()).to(gradient.dtype).as_strided(ctx.shape, ctx.stride)
         if ctx.slope == 0:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import platform
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -31,27 +32,30 @@ _LESS: Final = 4096  # bytes from one to the next
 _HOLE: Final = 2**20  # bytes of a piece whose hole would be missed
 
 
-class _Step:
-    """Of this process: how many pieces are left that get smaller, and whether there are none."""
+class _Step(threading.local):
+    """Of this thread: how many pieces are left that get smaller, and whether there are none."""
 
     pieces = 0
     is_exact = False
 
 
+_STEP: Final = _Step()
+
+
 def begin_step() -> None:
     """Let malloc keep what is freed, and the pieces of the next step be as large as those of the last."""
-    _Step.pieces = _PIECES if keep_memory() and not _Step.is_exact else 0
+    _STEP.pieces = _PIECES if keep_memory() and not _STEP.is_exact else 0
 
 
 @contextmanager
 def exactly() -> Iterator[None]:
     """Within, no piece is larger than it needs to be: for somebody who measures them."""
-    before = _Step.is_exact, _Step.pieces
-    _Step.is_exact, _Step.pieces = True, 0
+    before = _STEP.is_exact, _STEP.pieces
+    _STEP.is_exact, _STEP.pieces = True, 0
     try:
         yield
     finally:
-        _Step.is_exact, _Step.pieces = before
+        _STEP.is_exact, _STEP.pieces = before
 
 
 def room_like(x: Tensor) -> Tensor:
@@ -59,10 +63,10 @@ def room_like(x: Tensor) -> Tensor:
     if x.ndim != 4:
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
     each = x.element_size()
-    if not _Step.pieces or x.numel() * each < _HOLE or x.device.type != "cpu":
+    if not _STEP.pieces or x.numel() * each < _HOLE or x.device.type != "cpu":
         return torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    _Step.pieces -= 1
-    piece = torch.empty(x.numel() + _Step.pieces * _LESS // each, dtype=x.dtype)
+    _STEP.pieces -= 1
+    piece = torch.empty(x.numel() + _STEP.pieces * _LESS // each, dtype=x.dtype, device=x.device)
     _, channels, height, width = x.shape
     strides = (height * width * channels, 1, width * channels, channels)
     return piece.new_empty(0).set_(piece.untyped_storage(), 0, x.shape, strides)

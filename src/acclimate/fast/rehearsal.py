@@ -85,12 +85,14 @@ class Rehearsal:
         self._begun: Counter[str] = Counter()
         self._kept: list[int] = []
         self._sizes = {_MARK: 0}
-        self._record(run)
+        try:
+            self._record(run)
+            self.stages = self._divide()
+            """In the order in which they run."""
+        finally:
+            self._calls.clear()  # with the tensors they hold, whose graph holds this by its hooks
         self.repeats = any(self._begun[name] > 1 for name, _ in network.named_children())
         """Whether the network began more than once."""
-        self.stages = self._divide()
-        """In the order in which they run."""
-        self._calls.clear()  # with the tensors they hold
 
     def peak(self, stages: Sequence[Stage], images: int) -> float:
         """Bytes that so many images need at most if these stages, in order, are computed a second time."""
@@ -108,7 +110,7 @@ class Rehearsal:
             if _address(x) not in fixed and _form(x) not in forms:
                 alive.append(x)
                 self._kept.append(self._piece(x))
-            return x
+            return x.detach()  # one with a history would hold the node that keeps it
 
         watching = {module: self._watched(name, module) for name, module in self._modules.items() if name}
         try:

@@ -63,6 +63,7 @@ class Weights:
     def packed(self, weight: Tensor, geometry: Geometry, x: Tensor) -> Tensor | None:
         """A convolution's weight as oneDNN reads it for this input; None where that is not to be had."""
         if x.numel() // max(x.shape[1] * math.prod(geometry.stride), 1) > _MANY_PIXELS:
+            self._drop(weight, "packed", x)
             return None
 
         def make(w: Tensor) -> Tensor | None:
@@ -75,6 +76,7 @@ class Weights:
     ) -> Tensor | None:
         """The same for the gradient of an input of this size."""
         if gradient.numel() // max(gradient.shape[1], 1) > _MANY_PIXELS:
+            self._drop(weight, "transposed", gradient)
             return None
         use = (gradient.shape, geometry, size)
 
@@ -139,8 +141,14 @@ class Weights:
             return pack_linear((w.T if form == "transposed" else w).contiguous())
 
         packed = self._packed(weight, form, x, (), make, None)
-        assert packed is not None
-        return packed
+        if packed is not None:
+            return packed
+        cast = self.cast(weight, x.dtype)  # packing was switched off between both passes
+        return cast.T if form == "transposed" else cast
+
+    def _drop(self, weight: Tensor, form: str, x: Tensor) -> None:
+        """What was packed for fewer pixels makes room."""
+        self._made.pop((id(weight), form, x.dtype), None)
 
     def can_pack(self, weight: Tensor, x: Tensor) -> bool:
         """Whether a weight can be packed for such activations: if it is nothing but a parameter."""
