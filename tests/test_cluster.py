@@ -241,7 +241,7 @@ def torchrun(*words: str, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
          "-m", "acclimate", *words],
-        cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
+        cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
