@@ -1,8 +1,8 @@
 """How far logits and gradients of a step lie from float64: of the plain loop, and of the adapter as it comes.
 
-Two computations in float32 cannot agree better than either agrees with the exact result. So all three distances
-are shown, and how far the exact gradient itself moves if the images do by as much as float32 rounds: where a unit
-is at the kink of its ReLU, it jumps.
+Two computations in float32 cannot agree better than either agrees with the exact result. So all three
+distances are shown, and how far the exact gradient itself moves if the images do by as much as float32
+rounds: where a unit is at the kink of its ReLU, it jumps.
 """
 
 from __future__ import annotations

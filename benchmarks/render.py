@@ -199,8 +199,8 @@ SECTIONS = {
         "How far a step lies from float64",
         "Logits and gradients of one step in float32, of the plain loop and the adapter with all savings. "
         "Distances are relative to the length of the vector. Two such results agree no better than each "
-        "does with the exact one; in float64 the adapter with and without savings are the same. The last column "
-        "is how far the exact gradient itself moves, at most of eight times, when the images move by 1e-7.",
+        "does with the exact one; in float64 the adapter with and without savings are the same. The last "
+        "column is how far the exact gradient itself moves, at most of eight times, if images move by 1e-7.",
         None,
     ),
     "precision": (
