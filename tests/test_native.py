@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from acclimate.fast import TRICKS, native
+from acclimate.fast import TRICKS, compiling
 from acclimate.fast.bits import pack
 from acclimate.fast.lean import Lean
 from acclimate.fast.native import Kernels, Line, bits_of, native_kernels
@@ -225,12 +225,12 @@ def test_only_what_lies_right_is_taken() -> None:
 
 def test_without_a_compiler_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(native.shutil, "which", lambda _: None)
+    monkeypatch.setattr(compiling.shutil, "which", lambda _: None)
     assert native_kernels.__wrapped__() is None
 
 
 def test_with_a_broken_compiler_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(native, "_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(compiling, "_cache_folder", lambda: tmp_path)
     monkeypatch.setenv("CC", "/bin/false")
     assert native_kernels.__wrapped__() is None
     monkeypatch.setenv("CC", str(tmp_path / "missing"))
@@ -245,7 +245,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(
     shared = tmp_path / ".cache" / "acclimate" / "kernels"
     shared.mkdir(parents=True)
     shared.chmod(0o777)
-    monkeypatch.setattr(native.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert native._cache_folder() == tmp_path / f"acclimate-kernels-{os.getuid()}"
+    monkeypatch.setattr(compiling.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert compiling._cache_folder() == tmp_path / f"acclimate-kernels-{os.getuid()}"
     shared.chmod(0o700)
-    assert native._cache_folder() == shared
+    assert compiling._cache_folder() == shared

@@ -8,36 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
-import platform
-import shutil
-import stat
-import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from acclimate.fast.compiling import compiled
 from acclimate.fast.recycling import room_like
 
 __all__ = ["UNBOUNDED", "Kernels", "Line", "bits_of", "native_kernels"]
 
 UNBOUNDED: Final = (-float("inf"), float("inf"))
 
-_SOURCE, _HEADER = (Path(__file__).with_name(name) for name in ("kernels.c", "lanes.h"))
-_OPTIONS: Final = (
-    "-O3",
-    "-march=native",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fopenmp",
-    "-shared",
-    "-fPIC",
-)
 _DEFINED: Final = {torch.float32: (), torch.bfloat16: ("-DBF16",)}
 """What the source is compiled with for each type of its elements."""
 
@@ -260,54 +243,6 @@ def _step(x: Tensor) -> int:
 @functools.cache
 def native_kernels() -> Kernels | None:
     """The kernels, compiled on the first call on this machine; None without a compiler that can."""
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-    if compiler is None or platform.system() != "Linux":
-        return None
-    try:
-        return Kernels({dtype: ctypes.CDLL(str(_compiled(compiler, dtype))) for dtype in _DEFINED})
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _compiled(compiler: str, dtype: torch.dtype) -> Path:
-    command = [compiler, *_OPTIONS, *_DEFINED[dtype]]
-    folder = _cache_folder()
-    made = folder / f"kernels-{_digest(command)}.so"
-    if not made.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            new = Path(scratch) / "kernels.so"
-            command += [str(_SOURCE), "-o", str(new)]
-            subprocess.run(command, check=True, capture_output=True, timeout=120)
-            os.replace(new, made)
-    return made
-
-
-def _cache_folder() -> Path:
-    """A folder that only its owner can write to: what lies in it is run."""
-    own_cache = Path.home() / ".cache" / "acclimate" / "kernels"
-    for folder in (own_cache, Path(tempfile.gettempdir()) / f"acclimate-kernels-{os.getuid()}"):
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            state = folder.lstat()
-        except OSError:
-            continue
-        own = state.st_uid == os.getuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if own and stat.S_ISDIR(state.st_mode) and os.access(folder, os.W_OK):
-            return folder
-    raise OSError("there is no folder of one's own to compile in")
-
-
-def _digest(command: Sequence[str]) -> str:
-    """Of all that the library depends on: the source, how it is compiled, and for which processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        processor = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    except OSError:
-        processor = platform.processor()
-    parts = (
-        *(path.read_text(encoding="utf-8") for path in (_SOURCE, _HEADER)),
-        *command,
-        platform.machine(),
-        processor,
-    )
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    libraries = {dtype: compiled("kernels.c", *options) for dtype, options in _DEFINED.items()}
+    made = {dtype: library for dtype, library in libraries.items() if library is not None}
+    return Kernels(made) if len(made) == len(libraries) else None
