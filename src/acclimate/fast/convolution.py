@@ -54,6 +54,10 @@ class _Convolution(torch.autograd.Function):
         if x.dtype != torch.float64 and x.device.type == "cpu" and _fails(x, weight, geometry):
             ctx.form = None
             return _convolved(_in_planes(x), _in_planes(weights.cast(weight, x.dtype)), bias, geometry)
+        if ctx.form == torch.channels_last and is_packable(bias, weight):
+            made = weights.convolved_by_winograd(x, weight, bias, geometry)
+            if made is not None:
+                return made
         is_packed = ctx.form == torch.channels_last and _is_packable(weight, geometry)
         packed = weights.packed(weight, geometry, x) if is_packed and is_packable(bias, weight) else None
         if packed is not None:
@@ -94,6 +98,9 @@ def _gradient_of_input(
         return wide.to(dtype)
     if form == torch.channels_last and _is_packable(weight, geometry):
         gradient = gradient.contiguous(memory_format=form)
+        made = weights.transposed_by_winograd(gradient, weight, geometry)
+        if made is not None:
+            return made
         if Subpixels.pay(weight, geometry):
             found = weights.packed_subpixels(weight, geometry, gradient, shape[2:])
             if found is not None:

@@ -21,6 +21,7 @@ from acclimate.fast.packing import (
     pack_transposed,
 )
 from acclimate.fast.subpixels import Subpixels
+from acclimate.fast.winograd import winograd as find_winograd
 
 __all__ = ["Weights", "is_packable"]
 
@@ -35,10 +36,12 @@ class Weights:
 
     Args:
         packs: whether weights are packed for oneDNN, where it can be had.
+        winograd: whether 3×3 convolutions are computed with fewer products, where that can be had.
     """
 
-    def __init__(self, *, packs: bool = False) -> None:
+    def __init__(self, *, packs: bool = False, winograd: bool = False) -> None:
         self._packs = packs
+        self._winograd = find_winograd() if winograd else None
         self._made: dict[tuple[int, str, torch.dtype], _Kept] = {}
         self._own: set[int] = set()
         """Ids of what was made and is kept."""
@@ -101,6 +104,28 @@ class Weights:
         packed = self._packed(weight, "subpixels", gradient, use, make, None)
         return None if packed is None else (through, packed)
 
+    def convolved_by_winograd(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry
+    ) -> Tensor | None:
+        """A convolution of what lies pixel by pixel; None where it is of another kind."""
+        way = self._winograd
+        if way is None or not is_plain(weight) or not way.pays(weight, geometry, x):
+            return None
+        packed = self._kept(weight, "winograd", x.dtype, lambda: way.pack(weight.detach()))
+        return way.convolved(x, packed, bias, len(weight), geometry.padding)
+
+    def transposed_by_winograd(self, gradient: Tensor, weight: Tensor, geometry: Geometry) -> Tensor | None:
+        """The same for the gradient of its input: a convolution with the kernel turned round."""
+        way = self._winograd
+        if way is None or not is_plain(weight):
+            return None
+        turned = weight.detach().transpose(0, 1)
+        back = geometry._replace(padding=tuple(2 - p for p in geometry.padding))
+        if not way.pays(turned, back, gradient):
+            return None
+        packed = self._kept(weight, "winograd, turned", gradient.dtype, lambda: way.pack(turned.flip(2, 3)))
+        return way.convolved(gradient, packed, None, len(turned), back.padding)
+
     def for_autocast(self, x: Tensor) -> Tensor:
         """An activation in the precision that autocast asks for, if it does."""
         return x.to(torch.get_autocast_dtype(x.device.type)) if _wants_cast(x) else x
@@ -152,8 +177,7 @@ class Weights:
 
     def can_pack(self, weight: Tensor, x: Tensor) -> bool:
         """Whether a weight can be packed for such activations: if it is nothing but a parameter."""
-        is_plain = type(weight) is nn.Parameter and weight.layout == torch.strided
-        return self._packs and is_plain and can_pack(x)
+        return self._packs and is_plain(weight) and can_pack(x)
 
     def _packed(
         self,
@@ -218,6 +242,11 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradient.contiguous()
         return multiplied(gradient, ctx.weights.columns(ctx.weight, gradient), None), None, None, None
+
+
+def is_plain(weight: Tensor) -> bool:
+    """Whether a weight is nothing but a parameter."""
+    return type(weight) is nn.Parameter and weight.layout == torch.strided
 
 
 def is_packable(bias: Tensor | None, weight: Tensor) -> bool:

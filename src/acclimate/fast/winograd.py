@@ -1,0 +1,86 @@
+"""3×3 convolutions with 2.25 times fewer products: Winograd's minimal filtering, by `winograd.c`.
+
+In float32 only: what low precision loses in the sums of inputs that are multiplied would be visible.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from acclimate.fast.compiling import compiled
+from acclimate.fast.packing import Geometry
+from acclimate.fast.recycling import room
+
+__all__ = ["Winograd", "winograd"]
+
+_POINTS: Final = 16
+"""Products of a tile of two by two outputs."""
+_FEW_TILES: Final = 32
+"""Of them, all images together: going through the weights takes longer than multiplying with them."""
+_COVERED: Final = 0.6
+"""The part of the tiles that must be outputs: beyond an odd edge they are computed for nothing."""
+
+
+class Winograd:
+    """Calls what `winograd.c` has with tensors."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        pointer, number = ctypes.c_void_p, ctypes.c_long
+        library.columns.argtypes, library.columns.restype = (), number
+        library.pack.argtypes = (pointer, number, number, pointer)
+        library.convolve.argtypes = (pointer, *[number] * 4, *[pointer] * 3, *[number] * 3)
+        self._library, self._columns = library, int(library.columns())
+
+    def pays(self, weight: Tensor, geometry: Geometry, x: Tensor) -> bool:
+        """Whether a convolution of what lies pixel by pixel is of the kind, and faster in this way."""
+        if weight.shape[2:] != (3, 3) or geometry[0] != (1, 1) or geometry[2:] != ((1, 1), 1):
+            return False
+        outs, ins = weight.shape[:2]
+        if x.dtype != torch.float32 or weight.dtype != torch.float32 or x.device.type != "cpu":
+            return False
+        if x.shape[1] != ins or outs % self._columns or ins % self._columns:
+            return False
+        if not all(0 <= p <= 2 for p in geometry.padding):
+            return False
+        high, wide = _size(x, geometry.padding)
+        if min(high, wide) < 1:  # torch has an error to tell
+            return False
+        each = -(-high // 2) * -(-wide // 2)
+        return len(x) * each >= _FEW_TILES and high * wide >= 4 * _COVERED * each
+
+    def pack(self, weight: Tensor) -> Tensor:
+        """A weight as `convolved` wants it, for any input."""
+        plain = weight.contiguous()
+        outs, ins = weight.shape[:2]
+        made = weight.new_empty(_POINTS * outs * ins)
+        self._library.pack(plain.data_ptr(), outs, ins, made.data_ptr())
+        return made
+
+    def convolved(
+        self, x: Tensor, packed: Tensor, bias: Tensor | None, outs: int, padding: tuple[int, ...]
+    ) -> Tensor:
+        """``torch.conv2d`` of images that lie pixel by pixel."""
+        images, ins, height, width = x.shape
+        made = room(torch.Size((images, outs, *_size(x, padding))), x)
+        shift = None if bias is None else bias.data_ptr()
+        sizes, ends = (images, height, width, ins), (made.data_ptr(), outs, *padding)
+        if self._library.convolve(x.data_ptr(), *sizes, packed.data_ptr(), shift, *ends):
+            raise MemoryError("there is no memory left for the tiles of a convolution")
+        return made
+
+
+def _size(x: Tensor, padding: tuple[int, ...]) -> tuple[int, int]:
+    """Of the output."""
+    return x.shape[2] + 2 * padding[0] - 2, x.shape[3] + 2 * padding[1] - 2
+
+
+@functools.cache
+def winograd() -> Winograd | None:
+    """Compiled on the first call on this machine; None without a compiler that can."""
+    library = compiled("winograd.c")
+    return None if library is None else Winograd(library)
