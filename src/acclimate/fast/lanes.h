@@ -2,6 +2,7 @@
    turn into vector instructions by themselves. Elements are float or, with BF16 defined, bfloat16; all
    arithmetic is in float. Fewer than sixteen, at the end of a row, come with zeros behind them. */
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -26,6 +27,10 @@ static inline lanes times_plus(lanes a, lanes b, lanes c) { return _mm512_fmadd_
 static inline flags between(lanes x, lanes low, lanes high) {
     return _mm512_cmp_ps_mask(x, low, _CMP_GT_OQ) & _mm512_cmp_ps_mask(x, high, _CMP_LT_OQ);
 }
+/* Also if a is no number. */
+static inline flags exceeds(lanes a, lanes b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) | _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+}
 static inline lanes where(flags f, lanes a, lanes b) { return _mm512_mask_blend_ps(f, b, a); }
 /* Both give the second operand if one is not a number. */
 static inline lanes clamp(lanes x, lanes low, lanes high) {
@@ -33,6 +38,14 @@ static inline lanes clamp(lanes x, lanes low, lanes high) {
 }
 static inline uint16_t bits_of(flags f) { return f; }
 static inline flags flags_of(uint16_t bits) { return bits; }
+
+static inline void store_bytes(uint8_t *p, lanes x) {
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(x)));
+}
+static inline flags equal_bytes(const uint8_t *p, uint8_t value) {
+    __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm512_cmpeq_epi32_mask(wide, _mm512_set1_epi32(value));
+}
 
 static inline lanes load_floats(const float *p) { return _mm512_loadu_ps(p); }
 static inline void store_floats(float *p, lanes x) { _mm512_storeu_ps(p, x); }
@@ -68,6 +81,11 @@ static inline flags between(lanes x, lanes low, lanes high) {
     EACH r.v[i] = (x.v[i] > low.v[i]) & (x.v[i] < high.v[i]);
     return r;
 }
+static inline flags exceeds(lanes a, lanes b) {
+    flags r;
+    EACH r.v[i] = (a.v[i] > b.v[i]) | (a.v[i] != a.v[i]);
+    return r;
+}
 static inline lanes where(flags f, lanes a, lanes b) { EACH a.v[i] = f.v[i] ? a.v[i] : b.v[i]; return a; }
 static inline lanes clamp(lanes x, lanes low, lanes high) {
     EACH x.v[i] = x.v[i] < low.v[i] ? low.v[i] : x.v[i];
@@ -80,6 +98,13 @@ static inline uint16_t bits_of(flags f) {
     return r;
 }
 static inline flags flags_of(uint16_t bits) { flags r; EACH r.v[i] = bits >> i & 1; return r; }
+
+static inline void store_bytes(uint8_t *p, lanes x) { EACH p[i] = (uint8_t)x.v[i]; }
+static inline flags equal_bytes(const uint8_t *p, uint8_t value) {
+    flags r;
+    EACH r.v[i] = p[i] == value;
+    return r;
+}
 
 static inline lanes load_floats(const float *p) { lanes r; EACH r.v[i] = p[i]; return r; }
 static inline void store_floats(float *p, lanes x) { EACH p[i] = x.v[i]; }
@@ -130,4 +155,23 @@ static inline void put(element *p, lanes x, long count) {
     element some[LANES];
     store(some, x);
     memcpy(p, some, sizeof(element) * count);
+}
+
+/* Whole numbers of less than 256. */
+static inline void put_bytes(uint8_t *p, lanes x, long count) {
+    if (count >= LANES) {
+        store_bytes(p, x);
+        return;
+    }
+    uint8_t some[LANES];
+    store_bytes(some, x);
+    memcpy(p, some, count);
+}
+
+/* Which of `count` bytes are these; beyond them it may be any. */
+static inline flags bytes_equal(const uint8_t *p, uint8_t value, long count) {
+    if (count >= LANES) return equal_bytes(p, value);
+    uint8_t some[LANES] = {0};
+    memcpy(some, p, count);
+    return equal_bytes(some, value);
 }
