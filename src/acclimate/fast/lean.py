@@ -23,7 +23,7 @@ from acclimate.fast.fusion import Fusion
 from acclimate.fast.group_norm import GroupNorms
 from acclimate.fast.native import native_kernels
 from acclimate.fast.norm import Norms
-from acclimate.fast.pooling import Pools, average_pool
+from acclimate.fast.pooling import Pools
 from acclimate.fast.weights import Weights
 from acclimate.ranks import ALONE, Ranks
 
@@ -68,9 +68,9 @@ class Lean(TorchFunctionMode):
         if "layout" in tricks:
             self._table[F.group_norm] = GroupNorms(native=is_native).group_norm
         if "pooling" in tricks:
-            max_pool = Pools(native="native" in tricks).max_pool
-            self._table |= {F.max_pool2d: max_pool, torch.max_pool2d: max_pool}
-            self._table[F.avg_pool2d] = average_pool
+            pools = Pools(native="native" in tricks)
+            self._table |= {F.max_pool2d: pools.max_pool, torch.max_pool2d: pools.max_pool}
+            self._table[F.avg_pool2d] = pools.average_pool
 
     def __reduce__(self) -> tuple[type[Lean], tuple[tuple[str, ...], Ranks]]:
         """A copy has kernels and weights of its own."""

@@ -1,7 +1,5 @@
-/* Max pooling of images that lie pixel by pixel: what comes out, and the place of it in its window, in a byte.
-
-   Compiled once with BF16 defined and once without, for elements of bfloat16 and of float. As torch has it, the first
-   of equal elements is taken, and what is no number is the largest. */
+/* Pooling of images that lie pixel by pixel. Compiled once with BF16 defined and once without, for elements of
+   bfloat16 and of float. */
 
 #include "lanes.h"
 
@@ -18,7 +16,8 @@ typedef struct {
 static inline long least(long a, long b) { return a < b ? a : b; }
 static inline long most(long a, long b) { return a > b ? a : b; }
 
-/* Each output with its place, row by row of the window. */
+/* The largest of each window with its place, row by row of the window, in a byte. As torch has it, the first of equal
+   elements is taken, and what is no number is the largest. */
 int pooled(const element *x, long images, Shape s, element *y, uint8_t *places) {
     lanes lowest = all(-INFINITY);
 #pragma omp parallel for collapse(2) schedule(static) if (images * s.high * s.wide * s.channels > FEW)
@@ -72,6 +71,50 @@ int unpooled(const element *g, const uint8_t *places, long images, Shape s, elem
                             sum = plus(sum, where(here, get(g + at, count), zero));
                         }
                     put(to + c, sum, count);
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+/* The mean of each window; windows lie side by side, and all of them within the image. */
+int averaged(const element *x, long images, Shape s, element *y) {
+    lanes part = all(1.0f / (float)(s.tall * s.broad)), zero = all(0);
+#pragma omp parallel for collapse(2) schedule(static) if (images * s.high * s.wide * s.channels > FEW)
+    for (long n = 0; n < images; n++) {
+        for (long r = 0; r < s.high; r++) {
+            for (long q = 0; q < s.wide; q++) {
+                const element *corner = x + ((n * s.height + r * s.tall) * s.width + q * s.broad) * s.channels;
+                element *to = y + ((n * s.high + r) * s.wide + q) * s.channels;
+                for (long c = 0; c < s.channels; c += LANES) {
+                    long count = least(LANES, s.channels - c);
+                    lanes sum = zero;
+                    for (long a = 0; a < s.tall; a++)
+                        for (long b = 0; b < s.broad; b++)
+                            sum = plus(sum, get(corner + (a * s.width + b) * s.channels + c, count));
+                    put(to + c, times_plus(sum, part, zero), count);
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+/* The gradient of each input: its part of that of its window, and nothing behind the last one. */
+int spread(const element *g, long images, Shape s, element *dx) {
+    lanes part = all(1.0f / (float)(s.tall * s.broad)), zero = all(0);
+#pragma omp parallel for collapse(2) schedule(static) if (images * s.height * s.width * s.channels > FEW)
+    for (long n = 0; n < images; n++) {
+        for (long r = 0; r < s.height; r++) {
+            for (long q = 0; q < s.width; q++) {
+                long a = r / s.tall, b = q / s.broad;
+                int inside = a < s.high && b < s.wide;
+                const element *from = g + ((n * s.high + a) * s.wide + b) * s.channels;
+                element *to = dx + ((n * s.height + r) * s.width + q) * s.channels;
+                for (long c = 0; c < s.channels; c += LANES) {
+                    long count = least(LANES, s.channels - c);
+                    put(to + c, inside ? times_plus(get(from + c, count), part, zero) : zero, count);
                 }
             }
         }

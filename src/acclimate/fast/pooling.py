@@ -1,6 +1,6 @@
 """Pooling that keeps where a maximum was, and not the image it was found in.
 
-By `pooling.c`, where it can be had, that is a byte for each output: its place within its window.
+By the kernels of `pooling.c`, where they can be had, that is a byte for each output: its place in its window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from acclimate.fast.layout import empty, layout_of
 from acclimate.fast.native import Kernels
 from acclimate.fast.recycling import room
 
-__all__ = ["Pools", "average_pool"]
+__all__ = ["Pools"]
 
 _DEFINED: Final = {torch.float32: (), torch.bfloat16: ("-DBF16",)}
 """What the source is compiled with for each type of its elements."""
@@ -29,7 +29,7 @@ _PLACES: Final = 256
 
 
 class Pools:
-    """``F.max_pool2d``."""
+    """``F.max_pool2d`` and ``F.avg_pool2d``; NotImplemented where torch's own will do."""
 
     def __init__(self, *, native: bool) -> None:
         self._kernels = _kernels() if native else None
@@ -44,37 +44,40 @@ class Pools:
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Any:
-        """NotImplemented where torch's own will do."""
+        """``F.max_pool2d``."""
         if not x.requires_grad or x.ndim != 4 or return_indices or x.shape[1:].numel() >= 2**31:
             return NotImplemented
         stride = kernel_size if stride is None or stride == [] else stride
         geometry: list[Any] = [*(_pair(v) for v in (kernel_size, stride, padding, dilation)), ceil_mode]
-        shape = _shape(x, *geometry) if self._kernels is not None and Kernels.take(x) else None
+        shape = _shape(x, *geometry) if self._takes(x) else None
         if shape is not None:
             return _PlacedMaxPool.apply(x, shape, self._kernels)  # type: ignore[no-untyped-call]
         return _MaxPool.apply(x, geometry)  # type: ignore[no-untyped-call]
 
+    def average_pool(
+        self,
+        x: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        """``F.avg_pool2d``."""
+        if not x.requires_grad or x.ndim != 4:
+            return NotImplemented
+        stride = kernel_size if stride is None or stride == [] else stride
+        kernel, step, edge = (_pair(v) for v in (kernel_size, stride, padding))
+        is_simple = kernel == step and edge == [0, 0] and not ceil_mode and divisor_override is None
+        shape = _shape(x, kernel, step, edge, [1, 1], False) if is_simple and self._takes(x) else None
+        if shape is not None:
+            return _MeanPool.apply(x, shape, self._kernels)  # type: ignore[no-untyped-call]
+        geometry = [kernel, step, edge, ceil_mode, count_include_pad, divisor_override]
+        return _AveragePool.apply(x, geometry)  # type: ignore[no-untyped-call]
 
-def average_pool(
-    x: Tensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Any:
-    """``F.avg_pool2d``."""
-    if not x.requires_grad or x.ndim != 4:
-        return NotImplemented
-    stride = kernel_size if stride is None or stride == [] else stride
-    geometry = [
-        *(_pair(v) for v in (kernel_size, stride, padding)),
-        ceil_mode,
-        count_include_pad,
-        divisor_override,
-    ]
-    return _AveragePool.apply(x, geometry)  # type: ignore[no-untyped-call]
+    def _takes(self, x: Tensor) -> bool:
+        return self._kernels is not None and Kernels.take(x)
 
 
 class _Shape(ctypes.Structure):
@@ -88,6 +91,14 @@ class _Shape(ctypes.Structure):
         )
     )
 
+    def room_before(self, like: Tensor) -> Tensor:
+        """Memory for what is pooled."""
+        return room(torch.Size((len(like), self.channels, self.height, self.width)), like)
+
+    def room_behind(self, like: Tensor) -> Tensor:
+        """Memory for what comes of it."""
+        return room(torch.Size((len(like), self.channels, self.high, self.wide)), like)
+
 
 class _Kernels:
     """Calls what `pooling.c` has with tensors, of which it trusts shape and layout."""
@@ -97,21 +108,32 @@ class _Kernels:
         for library in libraries.values():
             library.pooled.argtypes = (pointer, number, _Shape, pointer, pointer)
             library.unpooled.argtypes = (pointer, pointer, number, _Shape, pointer)
+            library.averaged.argtypes = library.spread.argtypes = (pointer, number, _Shape, pointer)
         self._libraries = libraries
 
     def pooled(self, x: Tensor, shape: _Shape) -> tuple[Tensor, Tensor]:
         """The largest of each window, and their places within it."""
-        made = room(torch.Size((len(x), shape.channels, shape.high, shape.wide)), x)
+        made = shape.room_behind(x)
         places = torch.empty(made.numel(), dtype=torch.uint8, device=x.device)
         self._libraries[x.dtype].pooled(x.data_ptr(), len(x), shape, made.data_ptr(), places.data_ptr())
         return made, places
 
     def unpooled(self, gradient: Tensor, places: Tensor, shape: _Shape) -> Tensor:
         """The gradient of what was pooled."""
-        count = len(gradient)
-        made = room(torch.Size((count, shape.channels, shape.height, shape.width)), gradient)
-        library = self._libraries[gradient.dtype]
-        library.unpooled(gradient.data_ptr(), places.data_ptr(), count, shape, made.data_ptr())
+        made, library = shape.room_before(gradient), self._libraries[gradient.dtype]
+        library.unpooled(gradient.data_ptr(), places.data_ptr(), len(gradient), shape, made.data_ptr())
+        return made
+
+    def averaged(self, x: Tensor, shape: _Shape) -> Tensor:
+        """The mean of each window."""
+        made = shape.room_behind(x)
+        self._libraries[x.dtype].averaged(x.data_ptr(), len(x), shape, made.data_ptr())
+        return made
+
+    def spread(self, gradient: Tensor, shape: _Shape) -> Tensor:
+        """The gradient of what was averaged."""
+        made = shape.room_before(gradient)
+        self._libraries[gradient.dtype].spread(gradient.data_ptr(), len(gradient), shape, made.data_ptr())
         return made
 
 
@@ -174,6 +196,19 @@ class _MaxPool(torch.autograd.Function):
         x = empty(ctx.shape, ctx.form, gradient)
         made = torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *ctx.geometry, where.long())
         return made, None
+
+
+class _MeanPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: _Shape, kernels: _Kernels) -> Tensor:
+        ctx.shape, ctx.kernels = shape, kernels
+        return kernels.averaged(x, shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        laid = gradient.contiguous(memory_format=torch.channels_last)
+        return ctx.kernels.spread(laid, ctx.shape), None, None
 
 
 class _AveragePool(torch.autograd.Function):
