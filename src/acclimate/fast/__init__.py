@@ -27,6 +27,7 @@ TRICKS: Final = {
     "concatenations": "a concatenation that grows, as in dense blocks, is copied and kept once (CPU)",
     "activations": "other ReLU-like activations keep one bit per element",
     "pooling": "pooling keeps positions, not pixels",
+    "exchange": "a 1×1 convolution right before an average pooling is made behind it, of fewer pixels",
     "optimizer": "one fused update of all parameters",
     "objective": "confidence and diversity share one softmax",
 }

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from acclimate.fast.layout import empty, layout_of
 from acclimate.fast.packing import Geometry, convolved, transposed
+from acclimate.fast.recycling import room
 from acclimate.fast.subpixels import Subpixels
 from acclimate.fast.weights import Weights, is_packable
 
@@ -18,7 +19,10 @@ __all__ = ["convolution"]
 
 
 def convolution(dimensions: int, weights: Weights) -> Callable[..., Any]:
-    """``torch.conv1d``, ``conv2d`` or ``conv3d`` that keeps no input; where it cannot, NotImplemented."""
+    """``torch.conv1d``, ``conv2d`` or ``conv3d`` that keeps no input; where it cannot, NotImplemented.
+
+    If it is put off, which is for pointwise ones of what lies pixel by pixel, nothing is written yet.
+    """
 
     def lean(
         x: Tensor,
@@ -28,6 +32,8 @@ def convolution(dimensions: int, weights: Weights) -> Callable[..., Any]:
         padding: int | Sequence[int] | str = 0,
         dilation: int | Sequence[int] = 1,
         groups: int = 1,
+        *,
+        is_put_off: bool = False,
     ) -> Any:
         frozen = not weight.requires_grad and (bias is None or not bias.requires_grad)
         if not frozen or x.ndim != dimensions + 2 or isinstance(padding, str):
@@ -39,7 +45,7 @@ def convolution(dimensions: int, weights: Weights) -> Callable[..., Any]:
         bias = None if bias is None else weights.cast(bias, dtype)
         stride, padding, dilation = (_each(side, dimensions) for side in (stride, padding, dilation))
         geometry = Geometry(stride, padding, dilation, groups)
-        return _Convolution.apply(x, weight, bias, geometry, weights)  # type: ignore[no-untyped-call]
+        return _Convolution.apply(x, weight, bias, geometry, weights, is_put_off)  # type: ignore[no-untyped-call]
 
     return lean
 
@@ -47,10 +53,18 @@ def convolution(dimensions: int, weights: Weights) -> Callable[..., Any]:
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, weights: Weights
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        geometry: Geometry,
+        weights: Weights,
+        is_put_off: bool,
     ) -> Tensor:
         ctx.shape, ctx.form, ctx.geometry = x.shape, layout_of(x), geometry
         ctx.weight, ctx.weights = weight, weights
+        if is_put_off:
+            return room(torch.Size((len(x), len(weight), *x.shape[2:])), x)
         if x.dtype != torch.float64 and x.device.type == "cpu" and _fails(x, weight, geometry):
             ctx.form = None
             return _convolved(_in_planes(x), _in_planes(weights.cast(weight, x.dtype)), bias, geometry)
@@ -70,7 +84,7 @@ class _Convolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         made = _gradient_of_input(gradient, ctx.shape, ctx.form, ctx.weight, ctx.geometry, ctx.weights)
-        return made, None, None, None, None
+        return made, None, None, None, None, None
 
 
 def _gradient_of_input(

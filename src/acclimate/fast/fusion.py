@@ -16,10 +16,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from acclimate.fast.activation import ACTIVATIONS, Activation, OneBit, Write
+from acclimate.fast.between import Between
 from acclimate.fast.native import Kernels
 
 __all__ = ["Fusion"]
@@ -41,7 +41,7 @@ class _Watched:
     seen: tuple[str, ...] = ()
     other: Tensor | None = None
     """What was added."""
-    between: _Between | None = None
+    between: Between | None = None
 
 
 class Fusion:
@@ -105,7 +105,7 @@ class Fusion:
 
     def _look(self, watched: _Watched, calls: int) -> None:
         """Wait for the next call, before which so many are expected that were made as always."""
-        self._watched, watched.between = watched, _Between(calls)
+        self._watched, watched.between = watched, Between(calls)
         watched.between.__enter__()  # type: ignore[no-untyped-call]
 
     def _end(self) -> _Watched | None:
@@ -147,19 +147,6 @@ class Fusion:
         if made is NotImplemented:
             write()
         return made
-
-
-class _Between(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what is computed, by whomever, down from what is expected."""
-
-    def __init__(self, calls: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.calls = calls
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls -= 1
-        with torch._C.DisableTorchFunction():  # it was called already: not the next call
-            return func(*args, **(kwargs or {}))
 
 
 class _Sum(torch.autograd.Function):

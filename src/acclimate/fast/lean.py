@@ -19,6 +19,7 @@ from acclimate.fast.activation import ACTIVATIONS, Activation, OneBit
 from acclimate.fast.checkpointed import is_checkpointed
 from acclimate.fast.concatenation import Concatenations
 from acclimate.fast.convolution import convolution
+from acclimate.fast.exchange import Exchange
 from acclimate.fast.fusion import Fusion
 from acclimate.fast.group_norm import GroupNorms
 from acclimate.fast.native import native_kernels
@@ -71,6 +72,10 @@ class Lean(TorchFunctionMode):
             pools = Pools(native="native" in tricks)
             self._table |= {F.max_pool2d: pools.max_pool, torch.max_pool2d: pools.max_pool}
             self._table[F.avg_pool2d] = pools.average_pool
+        self._exchange: Exchange | None = None
+        if {"weights", "pooling", "exchange"} <= set(tricks):
+            self._exchange = Exchange(self._table[torch.conv2d], self._table[F.avg_pool2d])
+            self._table[torch.conv2d] = self._conv2d
 
     def __reduce__(self) -> tuple[type[Lean], tuple[tuple[str, ...], Ranks]]:
         """A copy has kernels and weights of its own."""
@@ -83,6 +88,8 @@ class Lean(TorchFunctionMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         if self._fusion is not None:
             self._fusion.finish()
+        if self._exchange is not None:
+            self._exchange.finish()
         if self._concatenations is not None:
             self._concatenations.forget()
 
@@ -103,6 +110,10 @@ class Lean(TorchFunctionMode):
         shared = self._concatenations
         if shared is not None and shared.is_shared and not _only_looks(func):
             shared.part_with((*args, *named.values()))
+        if self._exchange is not None and self._exchange.waiting is not None:
+            made = self._exchange.follow(func, args, named)
+            if made is not NotImplemented:
+                return made
         if self._fusion is not None and self._fusion.is_waiting:
             made = self._fusion.follow(func, args, named)
             if made is not NotImplemented:
@@ -114,6 +125,10 @@ class Lean(TorchFunctionMode):
             if made is not NotImplemented:
                 return made
         return func(*args, **named)
+
+    def _conv2d(self, *args: Any, **named: Any) -> Any:
+        assert self._exchange is not None
+        return (self._exchange.plain if self.in_parts else self._exchange.convolve)(*args, **named)
 
     def _cat(self, *args: Any, **named: Any) -> Any:
         assert self._concatenations is not None

@@ -23,7 +23,7 @@ from acclimate.fast.packing import (
 from acclimate.fast.subpixels import Subpixels
 from acclimate.fast.winograd import winograd as find_winograd
 
-__all__ = ["Weights", "is_packable"]
+__all__ = ["Weights", "is_packable", "is_plain"]
 
 _MANY_PIXELS: Final = 4096
 """Of the outputs of a convolution: packing its weight is a few per cent of it then, for two more copies."""
