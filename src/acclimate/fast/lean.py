@@ -48,7 +48,7 @@ class Lean(TorchFunctionMode):
         """How many parts are being run that will be run again, and must keep the same then."""
         self._table: dict[Callable[..., Any], Callable[..., Any]] = {}
         if "weights" in tricks:
-            weights = Weights(packs="packing" in tricks, winograd="winograd" in tricks)
+            weights = Weights(packs="packing" in tricks, winograd={"winograd", "native"} <= set(tricks))
             kinds = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
             self._table |= {function: convolution(n, weights) for n, function in kinds.items()}
             self._table[F.linear] = weights.linear
