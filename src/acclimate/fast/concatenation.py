@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from acclimate.fast.native import Kernels
+from acclimate.fast.once import once_differentiable
 
 __all__ = ["Concatenations", "Gradients", "Joined", "joined"]
 
@@ -128,8 +128,10 @@ class Concatenations:
         self._growths: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._given: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         """What the network has in shared memory."""
-        self.is_shared = self._has_grown = False
-        """Whether it may have something there, and whether there was anything to share at all."""
+        self._given_ids: set[int] = set()
+        """Of all that it had there in this pass."""
+        self._has_grown = False
+        """Whether there was anything to share at all."""
         self._parted: set[tuple[object, ...]] = set()
 
     def cat(self, tensors: Any, dim: Any = 0, *, axis: Any = None, out: Tensor | None = None) -> Any:
@@ -138,12 +140,16 @@ class Concatenations:
         if out is not None or not channels or not torch.is_grad_enabled():
             return NotImplemented
         pieces = tuple(tensors)
-        if not pieces or not all(_taken(piece, pieces[0]) for piece in pieces):
+        if not pieces or not isinstance(pieces[0], Tensor):
+            return NotImplemented
+        growth: _Growth | None = self._growths.get(pieces[0])  # type: ignore[no-untyped-call]
+        is_longer = growth is not None and growth.begins(pieces)
+        known = len(growth.pieces) if growth is not None and is_longer else 0
+        if not all(_taken(piece, pieces[0]) for piece in pieces[known:]):
             return NotImplemented
         width = sum(piece.shape[1] for piece in pieces)
         kind = (pieces[0].dtype, *pieces[0].shape[1:])
-        growth: _Growth | None = self._growths.get(pieces[0])  # type: ignore[no-untyped-call]
-        if growth is None or not growth.begins(pieces):
+        if growth is None or not is_longer:
             growth = self._growths[pieces[0]] = _Growth([])
             self._has_grown = True
             is_worth_it = kind not in self._parted and any(piece.requires_grad for piece in pieces)
@@ -155,8 +161,13 @@ class Concatenations:
             if width <= growth.memory.shape[1] and growth.is_free():
                 return self._grown(growth, pieces, kind)
             growth.memory = growth.tip = None
-        growth.pieces = _weak(pieces)
+        growth.pieces += _weak(pieces[known:])
         return NotImplemented
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the network may have something in shared memory."""
+        return bool(self._given_ids)
 
     def forget(self) -> None:
         """Whatever has grown in this pass."""
@@ -165,21 +176,30 @@ class Concatenations:
         self._growths.clear()
         kept: list[Tensor] = list(self._given.keys())  # type: ignore[no-untyped-call]
         self.part_with(kept)
-        self._has_grown = self.is_shared = False
+        self._given_ids.clear()
+        self._has_grown = False
 
     def part_with(self, args: Iterable[Any]) -> None:
         """Give concatenations memory of their own, as somebody may write to it or keep it.
 
         It does not pay to share what is parted with: the next pass leaves it to torch.
         """
-        flat = (x for a in args for x in (a if isinstance(a, (list, tuple)) else (a,)))
-        for x in flat:
-            part = joined(x) if isinstance(x, Tensor) else None
-            if part is not None:
-                x.data = x.detach().clone(memory_format=torch.channels_last)
-                delattr(x, _NOTE)
-                del self._given[x]
-                self._parted.add(part.kind)
+        given_ids = self._given_ids
+        for a in args:
+            if id(a) in given_ids:
+                self._part_with(a)
+            elif isinstance(a, (list, tuple)):
+                for x in a:
+                    if id(x) in given_ids:
+                        self._part_with(x)
+
+    def _part_with(self, x: Any) -> None:
+        part = joined(x)
+        if part is not None:  # and not something else at the same address, later
+            x.data = x.detach().clone(memory_format=torch.channels_last)
+            delattr(x, _NOTE)
+            del self._given[x]
+            self._parted.add(part.kind)
 
     def _grown(self, growth: _Growth, pieces: Sequence[Tensor], kind: tuple[object, ...]) -> Tensor:
         assert growth.memory is not None
@@ -197,9 +217,11 @@ class Concatenations:
         tip, given = _Longer.apply(growth.tip, whole, parts, growth.gradients, self._kernels, *new)  # type: ignore[no-untyped-call]
         mean, var = growth.statistics[:, :end]
         setattr(given, _NOTE, Joined(_part(growth.memory, 0, end), mean, var, growth.gradients, kind))
-        growth.pieces, growth.width = _weak(pieces), end
+        growth.pieces += _weak(new)
+        growth.width = end
         growth.tip, growth.given = tip, weakref.ref(given)
-        self._given[given] = self.is_shared = True
+        self._given[given] = True
+        self._given_ids.add(id(given))
         made: Tensor = given
         return made
 

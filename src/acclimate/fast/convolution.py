@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from acclimate.fast.layout import empty, layout_of
+from acclimate.fast.once import once_differentiable
 from acclimate.fast.packing import Geometry, convolved, transposed
 from acclimate.fast.subpixels import Subpixels
 from acclimate.fast.weights import Weights, is_packable

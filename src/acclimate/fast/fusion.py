@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from acclimate.fast.activation import ACTIVATIONS, Activation, OneBit, Write
 from acclimate.fast.native import Kernels
+from acclimate.fast.once import once_differentiable
 
 __all__ = ["Fusion"]
 
@@ -54,12 +54,8 @@ class Fusion:
     def __init__(self, one_bit: OneBit | None) -> None:
         self._one_bit = one_bit
         self._followers: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-        self._watched: _Watched | None = None
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it matters what is called next."""
-        return self._watched is not None
+        self.watched: _Watched | None = None
+        """While there is one, it matters what is called next."""
 
     def puts_off(self, weight: Tensor | None) -> bool:
         """Whether what the norm with this weight makes may be written later."""
@@ -72,7 +68,7 @@ class Fusion:
         if weight is None:
             return
         if write is not None:
-            self._watched = _Watched(y, weight, activated, write, self._followers[weight])
+            self.watched = _Watched(y, weight, activated, write, self._followers[weight])
         elif weight not in self._followers:
             self._look(_Watched(y, weight, activated, write, ()), calls=0)
 
@@ -105,11 +101,11 @@ class Fusion:
 
     def _look(self, watched: _Watched, calls: int) -> None:
         """Wait for the next call, before which so many are expected that were made as always."""
-        self._watched, watched.between = watched, _Between(calls)
+        self.watched, watched.between = watched, _Between(calls)
         watched.between.__enter__()  # type: ignore[no-untyped-call]
 
     def _end(self) -> _Watched | None:
-        watched, self._watched = self._watched, None
+        watched, self.watched = self.watched, None
         if watched is not None and watched.between is not None:
             watched.between.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         return watched
@@ -130,7 +126,7 @@ class Fusion:
         watched.other, watched.expected = other.detach(), watched.expected[1:]
         made = _Sum.apply(watched.y, other)  # type: ignore[no-untyped-call]
         if watched.expected:
-            self._watched = watched
+            self.watched = watched
         else:
             write(other=watched.other)
         return made

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from acclimate.fast import layout
 from acclimate.fast.activation import Activation
 from acclimate.fast.native import UNBOUNDED, Kernels, Line, native_kernels
+from acclimate.fast.once import once_differentiable
 from acclimate.fast.recycling import room_like
 
 __all__ = ["GroupNorms"]

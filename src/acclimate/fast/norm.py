@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
 from acclimate.fast.activation import Activation, Write
@@ -19,6 +18,7 @@ from acclimate.fast.concatenation import Gradients, Joined, joined
 from acclimate.fast.fusion import Fusion
 from acclimate.fast.mixture import mixture_for
 from acclimate.fast.native import UNBOUNDED, Kernels, Line, native_kernels
+from acclimate.fast.once import once_differentiable
 from acclimate.fast.recycling import room_like
 from acclimate.ranks import ALONE, Ranks
 

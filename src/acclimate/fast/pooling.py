@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from acclimate.fast.layout import empty, layout_of
+from acclimate.fast.once import once_differentiable
 
 __all__ = ["average_pool", "max_pool"]
 

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from acclimate.fast.checkpointed import CAN_TELL
+from acclimate.fast.once import once_differentiable
 from acclimate.fast.packing import (
     Geometry,
     can_pack,
