@@ -33,8 +33,8 @@ class _Watched:
 
     y: Tensor
     weight: Tensor
-    activated: Callable[..., Any]
-    """What an activation makes of it."""
+    clamp_unwritten: Callable[[Tensor, Activation], bool]
+    """Has the norm see to the gradient of a clamp behind it; whether it can."""
     write: Write | None
     """None if it is written already, and it is only looked what follows."""
     expected: tuple[str, ...]
@@ -62,15 +62,19 @@ class Fusion:
         return weight is not None and bool(self._followers.get(weight))  # type: ignore[no-untyped-call]
 
     def watch(
-        self, y: Tensor, weight: Tensor | None, write: Write | None, activated: Callable[..., Any]
+        self,
+        y: Tensor,
+        weight: Tensor | None,
+        write: Write | None,
+        clamp_unwritten: Callable[[Tensor, Activation], bool],
     ) -> None:
         """See what follows ``y``, which ``write`` writes if it is not there yet."""
         if weight is None:
             return
         if write is not None:
-            self.watched = _Watched(y, weight, activated, write, self._followers[weight])
+            self.watched = _Watched(y, weight, clamp_unwritten, write, self._followers[weight])
         elif weight not in self._followers:
-            self._look(_Watched(y, weight, activated, write, ()), calls=0)
+            self._look(_Watched(y, weight, clamp_unwritten, write, ()), calls=0)
 
     def follow(self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The call behind a norm; NotImplemented if it is to be made as always."""
@@ -139,10 +143,11 @@ class Fusion:
         if watched.other is not None:
             assert self._one_bit is not None
             return self._one_bit.written(y, activation, functools.partial(write, other=watched.other))
-        made = watched.activated(y, activation, inplace=True, write=functools.partial(write, bounds=bounds))
-        if made is NotImplemented:
+        if not watched.clamp_unwritten(y, activation):
             write()
-        return made
+            return NotImplemented
+        write(bounds=bounds)
+        return y
 
 
 class _Between(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from acclimate.fast.activation import Activation, Write
+from acclimate.fast.activation import Activation
 from acclimate.fast.concatenation import Gradients, Joined, joined
 from acclimate.fast.fusion import Fusion
 from acclimate.fast.mixture import mixture_for
@@ -44,6 +44,22 @@ class _Norm(NamedTuple):
     """Where that of ``x`` is added up, if not by autograd."""
     ranks: Ranks = ALONE
     """With whose images those statistics are."""
+
+
+class _Note(NamedTuple):
+    """Where the output of a norm is from."""
+
+    norm: _Norm
+    kernels: Kernels | None
+    node: Any
+    """Of the graph: as long as it is still that of the output."""
+    version: int
+    source_version: int
+
+    def holds(self, y: Tensor) -> bool:
+        """Whether ``y`` is still what the norm made of its input, and that what it was."""
+        is_same = y.grad_fn is self.node and y._version == self.version
+        return is_same and self.norm.source._version == self.source_version
 
 
 class Norms:
@@ -104,27 +120,39 @@ class Norms:
         is_put_off = fusion is not None and fusion.puts_off(line.weight)
         y: Tensor = _NormFunction.apply(x, line.weight, line.bias, norm, kernels, is_put_off)  # type: ignore[no-untyped-call]
         if y.requires_grad:
-            setattr(y, _NOTE, (norm, y.grad_fn, (y._version, x._version), kernels))
+            setattr(y, _NOTE, _Note(norm, kernels, y.grad_fn, y._version, x._version))
         if fusion is not None:
             assert kernels is not None
-            write = functools.partial(kernels.forward, norm.x, line, y.detach()) if is_put_off else None
-            fusion.watch(y, line.weight, write, self.activated)
+            write = functools.partial(kernels.forward, norm.x, line, y) if is_put_off else None
+            fusion.watch(y, line.weight, write, self.clamp_unwritten)
         return y
 
     @staticmethod
-    def activated(y: Tensor, activation: Activation, *, inplace: bool, write: Write | None = None) -> Any:
-        """What an activation makes of ``y``, if that is what `batch_norm` gave and still is.
-
-        If that was put off, ``write`` writes what the activation makes of it.
-        """
-        norm, node, versions, kernels = getattr(y, _NOTE, (None, None, None, None))
-        if norm is None or y.grad_fn is not node or (y._version, norm.source._version) != versions:
+    def activated(y: Tensor, activation: Activation, *, inplace: bool) -> Any:
+        """What an activation makes of ``y``, if that is what `batch_norm` gave and still is."""
+        note: _Note | None = getattr(y, _NOTE, None)
+        if note is None or not note.holds(y):
             return NotImplemented
         if inplace:
             delattr(y, _NOTE)  # it would keep the input alive as long as this is
+        norm = note.norm
         return _ActivatedFunction.apply(  # type: ignore[no-untyped-call]
-            y, norm.source, norm.line.weight, norm.line.bias, norm, activation, inplace, kernels, write
+            y, norm.source, norm.line.weight, norm.line.bias, norm, activation, inplace, note.kernels
         )
+
+    @staticmethod
+    def clamp_unwritten(y: Tensor, activation: Activation) -> bool:
+        """Have the norm that made ``y`` see to the gradient of a clamp behind it, if it still can.
+
+        Nobody has seen ``y`` without the clamp: so that is a part of the norm, and no function by itself.
+        """
+        note: _Note | None = getattr(y, _NOTE, None)
+        if note is None or not note.holds(y):
+            return False
+        delattr(y, _NOTE)
+        note.node.activation = activation
+        increment_version(y)
+        return True
 
     def _statistics(
         self,
@@ -165,7 +193,7 @@ class _NormFunction(torch.autograd.Function):
         kernels: Kernels | None,
         is_put_off: bool,
     ) -> Tensor:
-        _keep(ctx, norm, kernels)
+        _keep(ctx, norm, kernels, None)
         ctx.set_materialize_grads(False)
         return room_like(norm.x) if is_put_off else _normalized(norm.x, norm.line, kernels)
 
@@ -174,7 +202,7 @@ class _NormFunction(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if gradient is None:  # all of it went by the activation
             return (None,) * 6
-        return (*_gradients(ctx, gradient, None, ctx.needs_input_grad[:3]), None, None, None)
+        return (*_gradients(ctx, gradient, ctx.needs_input_grad[:3]), None, None, None)
 
 
 class _ActivatedFunction(torch.autograd.Function):
@@ -191,39 +219,34 @@ class _ActivatedFunction(torch.autograd.Function):
         activation: Activation,
         inplace: bool,
         kernels: Kernels | None,
-        write: Write | None,
     ) -> Tensor:
-        _keep(ctx, norm, kernels)
-        ctx.activation = activation
+        _keep(ctx, norm, kernels, activation)
         if not inplace:
             return activation.forward(y)
         ctx.mark_dirty(y)
-        if write is None:
-            return activation.forward_(y)
-        write()
-        return y
+        return activation.forward_(y)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        made = _gradients(ctx, gradient, ctx.activation, ctx.needs_input_grad[1:4])
-        return (None, *made, None, None, None, None, None)
+        made = _gradients(ctx, gradient, ctx.needs_input_grad[1:4])
+        return (None, *made, None, None, None, None)
 
 
-def _keep(ctx: Any, norm: _Norm, kernels: Kernels | None) -> None:
+def _keep(ctx: Any, norm: _Norm, kernels: Kernels | None, activation: Activation | None) -> None:
     line = norm.line
+    ctx.activation = activation
     ctx.share, ctx.eps, ctx.kernels, ctx.ranks = norm.share, line.eps, kernels, norm.ranks
     ctx.gradients = norm.gradients
     ctx.count = norm.ranks.scaled(norm.x.numel() // norm.x.shape[1])
     ctx.save_for_backward(norm.x, line.weight, line.bias, line.mean, line.var, norm.own_mean)
 
 
-def _gradients(
-    ctx: Any, gradient: Tensor, activation: Activation | None, wanted: tuple[bool, ...]
-) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, gradient: Tensor, wanted: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
     """Of input, weight and bias."""
     x, weight, bias, mean, var, own_mean = ctx.saved_tensors
     kernels: Kernels | None = ctx.kernels
+    activation: Activation | None = ctx.activation
     line = Line(weight, bias, mean, var, ctx.eps)
     bounds = UNBOUNDED if activation is None else activation.clamp
     if activation is not None and (kernels is None or bounds is None):
