@@ -34,7 +34,8 @@ class Gradients:
         self._mean = mean
         self._sum: Tensor | None = None
         self._pass = -1
-        self._slope = self._constant = mean
+        self._rest = mean
+        """Slope over constant of what is to come on top of the sum: slope * (x - mean) + constant."""
 
     def begun(self, width: int) -> tuple[Tensor, bool]:
         """The sum over the first channels, to add to; or else fresh memory, to write all of.
@@ -46,15 +47,17 @@ class Gradients:
             self._pass = _backward_pass()
             self._sum = _memory(self._like, self._shape, len(self._mean))
             self._sum[:, width:].zero_()
-            self._slope, self._constant = self._mean.new_zeros(2, len(self._mean)).unbind()
+            self._rest = self._mean.new_zeros(2, len(self._mean))
         assert self._sum is not None
         return self._sum[:, :width], is_fresh
 
-    def add_rest(self, mean: Tensor, slope: Tensor, constant: Tensor) -> None:
+    def add_rest(self, mean: Tensor, rest: Tensor) -> None:
         """To the first channels of the sum, slope * (x - mean) + constant: done when a piece is complete."""
-        width = len(slope)
-        self._slope[:width] += slope
-        self._constant[:width] += constant + slope * (self._mean[:width] - mean)
+        width = rest.shape[1]
+        if mean.data_ptr() != self._mean.data_ptr():
+            slope, constant = rest.unbind()
+            constant += slope * (self._mean[:width] - mean)
+        self._rest[:, :width].add_(rest)
 
     def taken(self, x: Tensor, start: int, kernels: Kernels) -> Tensor | None:
         """The gradient of the piece ``x``, whose channels begin at ``start``; None if nothing was added."""
@@ -62,8 +65,7 @@ class Gradients:
             return None
         assert self._sum is not None
         channels = slice(start, start + x.shape[1])
-        rest = self._slope[channels], self._constant[channels]
-        return kernels.finished(x, self._sum[:, channels], self._mean[channels], rest)
+        return kernels.finished(x, self._sum[:, channels], self._mean[channels], self._rest[:, channels])
 
     def end(self) -> None:
         """Every piece has had its own."""
@@ -210,12 +212,12 @@ class Concatenations:
             start, end = end, end + piece.shape[1]
             part = _part(growth.memory, start, end)
             self._kernels.place(piece.detach(), part)
-            mean, var = growth.statistics[:, start:end]
+            mean, var = growth.statistics[:, start:end].unbind()
             self._kernels.statistics(piece.detach(), mean, var)
             parts.append((part, start))
-        whole = [_part(growth.memory, 0, end) for _ in range(2)]
+        whole = growth.memory.new_empty(0), _part(growth.memory, 0, end)
         tip, given = _Longer.apply(growth.tip, whole, parts, growth.gradients, self._kernels, *new)  # type: ignore[no-untyped-call]
-        mean, var = growth.statistics[:, :end]
+        mean, var = growth.statistics[:, :end].unbind()
         setattr(given, _NOTE, Joined(_part(growth.memory, 0, end), mean, var, growth.gradients, kind))
         growth.pieces += _weak(new)
         growth.width = end
@@ -227,7 +229,10 @@ class Concatenations:
 
 
 class _Longer(torch.autograd.Function):
-    """The tip and new pieces behind it, which lie in their places already: for us, and for the network."""
+    """New pieces behind the tip, which lie in their places already.
+
+    It makes the next tip, which has a history and no elements, and what the network gets.
+    """
 
     @staticmethod
     def forward(

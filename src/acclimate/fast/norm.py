@@ -88,12 +88,13 @@ class Norms:
         if mixed is None and (x.ndim < 2 or self._ranks.scaled(x.numel()) < 2 * x.shape[1]):
             return NotImplemented
         parameters = [p for p in (weight, bias, running_mean, running_var) if p is not None]
-        if any(parameter.shape != x.shape[1:2] for parameter in parameters):
+        shape = x.shape[1:2]
+        if any(parameter.shape != shape for parameter in parameters):
             return NotImplemented
         part = joined(x)
         own = x.detach() if part is None else part.x
         is_taken = part is not None or Kernels.take(x)
-        fits = is_taken and all(Kernels.read(parameter, x) for parameter in parameters)
+        fits = is_taken and all(map(Kernels.read, parameters))
         kernels = self._kernels if fits else None
         if kernels is None:
             part, own = None, x.detach()
@@ -171,8 +172,7 @@ class Norms:
             if part is None:
                 mean, var = _two(x)
                 kernels.statistics(x, mean, var, (running_mean, running_var), momentum)
-                for moved in (running_mean, running_var):  # which nobody has seen
-                    increment_version(moved)
+                increment_version((running_mean, running_var))  # which nobody has seen
                 return mean, var
         mean, var = self._ranks.combined(*_own_statistics(x, part, kernels))
         if running_mean is not None and running_var is not None:
@@ -270,7 +270,7 @@ def _gradients(ctx: Any, gradient: Tensor, wanted: tuple[bool, ...]) -> tuple[Te
         if shared is None:
             in_x = kernels.backward(x, gradient, line, bounds, own, rest)
         elif ctx.share:
-            shared.add_rest(own, *rest)
+            shared.add_rest(own, rest)
     return in_x, in_weight if wanted[1] else None, in_bias if wanted[2] else None
 
 
@@ -321,7 +321,7 @@ def _own_statistics(x: Tensor, part: Joined | None, kernels: Kernels | None) -> 
 
 def _two(x: Tensor) -> tuple[Tensor, Tensor]:
     """Memory for two numbers of every channel."""
-    first = torch.empty(x.shape[1], dtype=torch.float32, device=x.device)
+    first = x.new_empty(x.shape[1], dtype=torch.float32)
     return first, torch.empty_like(first)
 
 

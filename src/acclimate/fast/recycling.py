@@ -63,8 +63,8 @@ def room_like(x: Tensor) -> Tensor:
     if x.ndim != 4:
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
     each = x.element_size()
-    if not _STEP.pieces or x.numel() * each < _HOLE or x.device.type != "cpu":
-        return torch.empty(x.shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    if not _STEP.pieces or x.numel() * each < _HOLE or not x.is_cpu:
+        return torch.empty_like(x, memory_format=torch.channels_last)
     _STEP.pieces -= 1
     piece = torch.empty(x.numel() + _STEP.pieces * _LESS // each, dtype=x.dtype, device=x.device)
     _, channels, height, width = x.shape
