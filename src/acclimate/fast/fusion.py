@@ -57,24 +57,24 @@ class Fusion:
         self.watched: _Watched | None = None
         """While there is one, it matters what is called next."""
 
-    def puts_off(self, weight: Tensor | None) -> bool:
-        """Whether what the norm with this weight makes may be written later."""
-        return weight is not None and bool(self._followers.get(weight))  # type: ignore[no-untyped-call]
+    def expected(self, weight: Tensor | None) -> tuple[str, ...] | None:
+        """What follows the norm with this weight: if anything, it may be written later; None if unknown."""
+        return () if weight is None else self._followers.get(weight)  # type: ignore[no-untyped-call]
 
     def watch(
         self,
         y: Tensor,
-        weight: Tensor | None,
+        weight: Tensor,
         write: Write | None,
         clamp_unwritten: Callable[[Tensor, Activation], bool],
+        expected: tuple[str, ...] = (),
     ) -> None:
         """See what follows ``y``, which ``write`` writes if it is not there yet."""
-        if weight is None:
-            return
+        watched = _Watched(y, weight, clamp_unwritten, write, expected)
         if write is not None:
-            self.watched = _Watched(y, weight, clamp_unwritten, write, self._followers[weight])
-        elif weight not in self._followers:
-            self._look(_Watched(y, weight, clamp_unwritten, write, ()), calls=0)
+            self.watched = watched
+        else:
+            self._look(watched, calls=0)
 
     def follow(self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The call behind a norm; NotImplemented if it is to be made as always."""

@@ -118,14 +118,15 @@ class Norms:
     def _made(self, norm: _Norm, kernels: Kernels | None) -> Tensor:
         x, line = norm.source, norm.line
         fusion = None if kernels is None else self._fusion
-        is_put_off = fusion is not None and fusion.puts_off(line.weight)
-        y: Tensor = _NormFunction.apply(x, line.weight, line.bias, norm, kernels, is_put_off)  # type: ignore[no-untyped-call]
+        expected = () if fusion is None else fusion.expected(line.weight)
+        y: Tensor = _NormFunction.apply(x, line.weight, line.bias, norm, kernels, bool(expected))  # type: ignore[no-untyped-call]
         if y.requires_grad:
             setattr(y, _NOTE, _Note(norm, kernels, y.grad_fn, y._version, x._version))
-        if fusion is not None:
+        if fusion is not None and expected != ():
             assert kernels is not None
-            write = functools.partial(kernels.forward, norm.x, line, y) if is_put_off else None
-            fusion.watch(y, line.weight, write, self.clamp_unwritten)
+            assert line.weight is not None
+            write = functools.partial(kernels.forward, norm.x, line, y) if expected else None
+            fusion.watch(y, line.weight, write, self.clamp_unwritten, expected or ())
         return y
 
     @staticmethod
@@ -260,6 +261,8 @@ def _gradients(ctx: Any, gradient: Tensor, wanted: tuple[bool, ...]) -> tuple[Te
     own, part = mean if own_mean is None else own_mean, ctx.share / ctx.count
     if ctx.gradients is None and not ctx.ranks.synchronised:
         made = kernels.gradients(x, gradient, line, bounds, own, part, wants_x=wanted[0])
+        if all(wanted):
+            return made
         return tuple(found if is_wanted else None for found, is_wanted in zip(made, wanted, strict=True))
     onto, is_fresh = (None, False) if shared is None else shared.begun(x.shape[1])
     total, in_weight, in_bias = kernels.sums(x, gradient, line, bounds, onto, fresh=is_fresh)

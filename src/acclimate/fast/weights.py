@@ -239,7 +239,7 @@ def _state(weight: Tensor) -> tuple[int, int]:
 
 
 def _wants_cast(x: Tensor) -> bool:
-    device = x.device.type
+    device = "cpu" if x.is_cpu else x.device.type
     if not torch.is_autocast_enabled(device):
         return False
     return x.is_floating_point() and x.dtype not in (torch.float64, torch.get_autocast_dtype(device))
