@@ -102,7 +102,8 @@ class _Growth:
     """With their versions."""
     memory: Tensor | None = None
     """Of all channels that there will be."""
-    statistics: Tensor = field(default_factory=lambda: torch.empty(2, 0))
+    means: Tensor = field(default_factory=lambda: torch.empty(0))
+    variances: Tensor = field(default_factory=lambda: torch.empty(0))
     gradients: Gradients | None = None
     width: int = 0
     tip: Tensor | None = None
@@ -190,10 +191,8 @@ class Concatenations:
         for a in args:
             if id(a) in given_ids:
                 self._part_with(a)
-            elif isinstance(a, (list, tuple)):
-                for x in a:
-                    if id(x) in given_ids:
-                        self._part_with(x)
+            elif isinstance(a, (list, tuple)) and not given_ids.isdisjoint(map(id, a)):
+                self.part_with(a)
 
     def _part_with(self, x: Any) -> None:
         part = joined(x)
@@ -210,15 +209,14 @@ class Concatenations:
         parts, end = [], growth.width
         for piece in new:
             start, end = end, end + piece.shape[1]
-            part = _part(growth.memory, start, end)
-            self._kernels.place(piece.detach(), part)
-            mean, var = growth.statistics[:, start:end].unbind()
-            self._kernels.statistics(piece.detach(), mean, var)
+            part = growth.memory[:, start:end]
+            self._kernels.place(piece, part)
+            self._kernels.statistics(piece, growth.means[start:end], growth.variances[start:end])
             parts.append((part, start))
-        whole = growth.memory.new_empty(0), _part(growth.memory, 0, end)
+        whole = growth.memory.new_empty(0), _first(growth.memory, end)
         tip, given = _Longer.apply(growth.tip, whole, parts, growth.gradients, self._kernels, *new)  # type: ignore[no-untyped-call]
-        mean, var = growth.statistics[:, :end].unbind()
-        setattr(given, _NOTE, Joined(_part(growth.memory, 0, end), mean, var, growth.gradients, kind))
+        mean, var = growth.means[:end], growth.variances[:end]
+        setattr(given, _NOTE, Joined(growth.memory[:, :end], mean, var, growth.gradients, kind))
         growth.pieces += _weak(new)
         growth.width = end
         growth.tip, growth.given = tip, weakref.ref(given)
@@ -267,8 +265,9 @@ class _Longer(torch.autograd.Function):
 
 def _begin(growth: _Growth, first: Tensor, capacity: int) -> None:
     growth.memory = _memory(first, first.shape, capacity)
-    growth.statistics = first.new_empty(2, capacity, dtype=torch.float32)
-    growth.gradients = Gradients(first, growth.statistics[0])
+    growth.means = first.new_empty(capacity, dtype=torch.float32)
+    growth.variances = torch.empty_like(growth.means)
+    growth.gradients = Gradients(first, growth.means)
 
 
 def _memory(like: Tensor, shape: Sequence[int], channels: int) -> Tensor:
@@ -277,10 +276,10 @@ def _memory(like: Tensor, shape: Sequence[int], channels: int) -> Tensor:
     return torch.empty(count, channels, *size, dtype=like.dtype, device=like.device, memory_format=form)
 
 
-def _part(memory: Tensor, start: int, end: int) -> Tensor:
-    """Some channels of it: a tensor by itself and no view, as autograd watches what is written to those."""
-    shape = (len(memory), end - start, *memory.shape[2:])
-    return memory.new_empty(0).set_(memory.untyped_storage(), start, shape, memory.stride())
+def _first(memory: Tensor, width: int) -> Tensor:
+    """So many of its channels: a tensor by itself and no view, as autograd watches who writes to those."""
+    count, _, *size = memory.shape
+    return memory.new_empty(0).set_(memory.untyped_storage(), 0, (count, width, *size), memory.stride())
 
 
 def _taken(piece: object, first: Tensor) -> bool:

@@ -44,13 +44,13 @@ class _Norm(NamedTuple):
     """Where that of ``x`` is added up, if not by autograd."""
     ranks: Ranks = ALONE
     """With whose images those statistics are."""
+    kernels: Kernels | None = None
 
 
 class _Note(NamedTuple):
     """Where the output of a norm is from."""
 
     norm: _Norm
-    kernels: Kernels | None
     node: Any
     """Of the graph: as long as it is still that of the output."""
     version: int
@@ -112,16 +112,15 @@ class Norms:
             mean, var, share = running_mean, running_var, 0.0
         line = Line(weight, bias, mean, var, eps)
         gradients = None if part is None else part.gradients
-        norm = _Norm(own, x, line, share, own_mean, gradients, self._ranks)
-        return self._made(norm, kernels)
+        return self._made(_Norm(own, x, line, share, own_mean, gradients, self._ranks, kernels))
 
-    def _made(self, norm: _Norm, kernels: Kernels | None) -> Tensor:
-        x, line = norm.source, norm.line
+    def _made(self, norm: _Norm) -> Tensor:
+        x, line, kernels = norm.source, norm.line, norm.kernels
         fusion = None if kernels is None else self._fusion
         expected = () if fusion is None else fusion.expected(line.weight)
-        y: Tensor = _NormFunction.apply(x, line.weight, line.bias, norm, kernels, bool(expected))  # type: ignore[no-untyped-call]
+        y: Tensor = _NormFunction.apply(x, line.weight, line.bias, norm, bool(expected))  # type: ignore[no-untyped-call]
         if y.requires_grad:
-            setattr(y, _NOTE, _Note(norm, kernels, y.grad_fn, y._version, x._version))
+            setattr(y, _NOTE, _Note(norm, y.grad_fn, y._version, x._version))
         if fusion is not None and expected != ():
             assert kernels is not None
             assert line.weight is not None
@@ -139,7 +138,7 @@ class Norms:
             delattr(y, _NOTE)  # it would keep the input alive as long as this is
         norm = note.norm
         return _ActivatedFunction.apply(  # type: ignore[no-untyped-call]
-            y, norm.source, norm.line.weight, norm.line.bias, norm, activation, inplace, note.kernels
+            y, norm.source, norm.line.weight, norm.line.bias, norm, activation, inplace
         )
 
     @staticmethod
@@ -191,19 +190,18 @@ class _NormFunction(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         norm: _Norm,
-        kernels: Kernels | None,
         is_put_off: bool,
     ) -> Tensor:
-        _keep(ctx, norm, kernels, None)
+        _keep(ctx, norm, None)
         ctx.set_materialize_grads(False)
-        return room_like(norm.x) if is_put_off else _normalized(norm.x, norm.line, kernels)
+        return room_like(norm.x) if is_put_off else _normalized(norm.x, norm.line, norm.kernels)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if gradient is None:  # all of it went by the activation
-            return (None,) * 6
-        return (*_gradients(ctx, gradient, ctx.needs_input_grad[:3]), None, None, None)
+            return (None,) * 5
+        return (*_gradients(ctx, gradient, ctx.needs_input_grad[:3]), None, None)
 
 
 class _ActivatedFunction(torch.autograd.Function):
@@ -219,9 +217,8 @@ class _ActivatedFunction(torch.autograd.Function):
         norm: _Norm,
         activation: Activation,
         inplace: bool,
-        kernels: Kernels | None,
     ) -> Tensor:
-        _keep(ctx, norm, kernels, activation)
+        _keep(ctx, norm, activation)
         if not inplace:
             return activation.forward(y)
         ctx.mark_dirty(y)
@@ -231,13 +228,13 @@ class _ActivatedFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         made = _gradients(ctx, gradient, ctx.needs_input_grad[1:4])
-        return (None, *made, None, None, None, None)
+        return (None, *made, None, None, None)
 
 
-def _keep(ctx: Any, norm: _Norm, kernels: Kernels | None, activation: Activation | None) -> None:
+def _keep(ctx: Any, norm: _Norm, activation: Activation | None) -> None:
     line = norm.line
     ctx.activation = activation
-    ctx.share, ctx.eps, ctx.kernels, ctx.ranks = norm.share, line.eps, kernels, norm.ranks
+    ctx.share, ctx.eps, ctx.kernels, ctx.ranks = norm.share, line.eps, norm.kernels, norm.ranks
     ctx.gradients = norm.gradients
     ctx.count = norm.ranks.scaled(norm.x.numel() // norm.x.shape[1])
     ctx.save_for_backward(norm.x, line.weight, line.bias, line.mean, line.var, norm.own_mean)
