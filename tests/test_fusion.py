@@ -166,6 +166,21 @@ def own_function(y: Tensor) -> Any:
     return _Own.apply(y, images(8))  # type: ignore[no-untyped-call]
 
 
+class _OwnClamp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        ctx.mark_dirty(y)
+        return y.relu_()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+def own_clamp(y: Tensor) -> Any:
+    return _OwnClamp.apply(y)  # type: ignore[no-untyped-call]
+
+
 def halves(y: Tensor) -> Tensor:
     return y[:, :2].relu_()
 
@@ -196,7 +211,7 @@ def only_added(y: Tensor) -> Tensor:
 
 FOLLOWERS = (
     *(scripted, scripted_before, scripted_and_added, own_function, halves, twice, itself, itself_turned),
-    *(narrow, only_added, F.relu, F.silu, Tensor.relu_),
+    *(narrow, only_added, own_clamp, F.relu, F.silu, Tensor.relu_),
 )
 
 
@@ -207,6 +222,19 @@ def test_whatever_follows(after: Callable[[Tensor], Any]) -> None:
 
 def test_nothing_follows() -> None:
     check(norm)
+
+
+def test_one_norm_before_a_clamp_and_before_an_own_function() -> None:
+    check(lambda x: own_clamp(norm(norm(x).relu_())))
+
+
+def test_a_clamp_is_no_function_of_its_own() -> None:
+    lean, net = Lean(TRICKS), nn.Sequential(nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+    for _ in range(2):
+        with lean:
+            made = net(images(0))
+    assert made._version == 1
+    assert [type(node).__name__ for node, _ in made.grad_fn.next_functions if node] == ["AccumulateGrad"] * 2
 
 
 class Fickle(nn.Module):

@@ -171,6 +171,15 @@ def test_a_graph_that_is_kept_can_be_gone_through_again() -> None:
     assert torch.equal(first, again)
 
 
+def test_nobody_differentiates_twice() -> None:
+    x, net = single(2, 4, 7, 6), adapting(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU()).float()
+    with Lean(TRICKS):
+        made = net(x)
+    (gradient,) = torch.autograd.grad(made.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="trying to differentiate twice"):
+        gradient.sum().backward()
+
+
 def test_trainable_weights_are_torchs_own() -> None:
     x = random(2, 4, 7, 6)
     for layer in (nn.Conv2d(4, 6, 3), nn.Conv2d(4, 4, 3, groups=4), nn.Linear(6, 3)):

@@ -49,6 +49,8 @@ class Ranks:
         self.size = dist.get_world_size() if joined else 1
         self.rank = dist.get_rank() if joined else 0
         self.mode = mode if self.size > 1 else "alone"
+        self.synchronised = self.mode == "together"
+        """Whether batch statistics are those of all images."""
         self.side_by_side = int(os.environ.get("LOCAL_WORLD_SIZE", self.size)) if joined else 1
         """Ranks that share this machine's memory."""
         self.broken = False
@@ -60,11 +62,6 @@ class Ranks:
 
     def __deepcopy__(self, memo: object) -> Ranks:
         return self  # a copy of an adapter is of the same job
-
-    @property
-    def synchronised(self) -> bool:
-        """Whether batch statistics are those of all images."""
-        return self.mode == "together"
 
     @property
     def writes(self) -> bool:

@@ -214,8 +214,9 @@ class Statistics:
         for module in norms:
             # In training mode torch normalises with the batch and, where it tracks, moves the
             # running average in the same pass: 1 / steps makes that the plain mean of the batches.
-            module.track_running_stats = updating
-            module.momentum = 1 / self.steps if updating else 0.0
+            # Past the checks of a module's attributes, which are for parameters and the like.
+            object.__setattr__(module, "track_running_stats", updating)
+            object.__setattr__(module, "momentum", 1 / self.steps if updating else 0.0)
 
     def _renormalise(
         self, name: str, module: nn.Module, inputs: tuple[Tensor, ...]

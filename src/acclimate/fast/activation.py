@@ -10,11 +10,11 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from acclimate.fast.bits import pack, unpack
 from acclimate.fast.layout import is_dense
 from acclimate.fast.native import Kernels, bits_of, native_kernels
+from acclimate.fast.once import once_differentiable
 
 __all__ = ["ACTIVATIONS", "Activation", "OneBit", "Write"]
 

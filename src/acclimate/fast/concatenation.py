@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from acclimate.fast.native import Kernels
+from acclimate.fast.once import once_differentiable
 
 __all__ = ["Concatenations", "Gradients", "Joined", "joined"]
 
@@ -34,7 +34,8 @@ class Gradients:
         self._mean = mean
         self._sum: Tensor | None = None
         self._pass = -1
-        self._slope = self._constant = mean
+        self._rest = mean
+        """Slope over constant of what is to come on top of the sum: slope * (x - mean) + constant."""
 
     def begun(self, width: int) -> tuple[Tensor, bool]:
         """The sum over the first channels, to add to; or else fresh memory, to write all of.
@@ -46,15 +47,17 @@ class Gradients:
             self._pass = _backward_pass()
             self._sum = _memory(self._like, self._shape, len(self._mean))
             self._sum[:, width:].zero_()
-            self._slope, self._constant = self._mean.new_zeros(2, len(self._mean)).unbind()
+            self._rest = self._mean.new_zeros(2, len(self._mean))
         assert self._sum is not None
         return self._sum[:, :width], is_fresh
 
-    def add_rest(self, mean: Tensor, slope: Tensor, constant: Tensor) -> None:
+    def add_rest(self, mean: Tensor, rest: Tensor) -> None:
         """To the first channels of the sum, slope * (x - mean) + constant: done when a piece is complete."""
-        width = len(slope)
-        self._slope[:width] += slope
-        self._constant[:width] += constant + slope * (self._mean[:width] - mean)
+        width = rest.shape[1]
+        if mean.data_ptr() != self._mean.data_ptr():
+            slope, constant = rest.unbind()
+            constant += slope * (self._mean[:width] - mean)
+        self._rest[:, :width].add_(rest)
 
     def taken(self, x: Tensor, start: int, kernels: Kernels) -> Tensor | None:
         """The gradient of the piece ``x``, whose channels begin at ``start``; None if nothing was added."""
@@ -62,8 +65,7 @@ class Gradients:
             return None
         assert self._sum is not None
         channels = slice(start, start + x.shape[1])
-        rest = self._slope[channels], self._constant[channels]
-        return kernels.finished(x, self._sum[:, channels], self._mean[channels], rest)
+        return kernels.finished(x, self._sum[:, channels], self._mean[channels], self._rest[:, channels])
 
     def end(self) -> None:
         """Every piece has had its own."""
@@ -100,7 +102,8 @@ class _Growth:
     """With their versions."""
     memory: Tensor | None = None
     """Of all channels that there will be."""
-    statistics: Tensor = field(default_factory=lambda: torch.empty(2, 0))
+    means: Tensor = field(default_factory=lambda: torch.empty(0))
+    variances: Tensor = field(default_factory=lambda: torch.empty(0))
     gradients: Gradients | None = None
     width: int = 0
     tip: Tensor | None = None
@@ -128,8 +131,10 @@ class Concatenations:
         self._growths: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._given: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         """What the network has in shared memory."""
-        self.is_shared = self._has_grown = False
-        """Whether it may have something there, and whether there was anything to share at all."""
+        self._given_ids: set[int] = set()
+        """Of all that it had there in this pass."""
+        self._has_grown = False
+        """Whether there was anything to share at all."""
         self._parted: set[tuple[object, ...]] = set()
 
     def cat(self, tensors: Any, dim: Any = 0, *, axis: Any = None, out: Tensor | None = None) -> Any:
@@ -138,12 +143,16 @@ class Concatenations:
         if out is not None or not channels or not torch.is_grad_enabled():
             return NotImplemented
         pieces = tuple(tensors)
-        if not pieces or not all(_taken(piece, pieces[0]) for piece in pieces):
+        if not pieces or not isinstance(pieces[0], Tensor):
+            return NotImplemented
+        growth: _Growth | None = self._growths.get(pieces[0])  # type: ignore[no-untyped-call]
+        is_longer = growth is not None and growth.begins(pieces)
+        known = len(growth.pieces) if growth is not None and is_longer else 0
+        if not all(_taken(piece, pieces[0]) for piece in pieces[known:]):
             return NotImplemented
         width = sum(piece.shape[1] for piece in pieces)
         kind = (pieces[0].dtype, *pieces[0].shape[1:])
-        growth: _Growth | None = self._growths.get(pieces[0])  # type: ignore[no-untyped-call]
-        if growth is None or not growth.begins(pieces):
+        if growth is None or not is_longer:
             growth = self._growths[pieces[0]] = _Growth([])
             self._has_grown = True
             is_worth_it = kind not in self._parted and any(piece.requires_grad for piece in pieces)
@@ -155,8 +164,13 @@ class Concatenations:
             if width <= growth.memory.shape[1] and growth.is_free():
                 return self._grown(growth, pieces, kind)
             growth.memory = growth.tip = None
-        growth.pieces = _weak(pieces)
+        growth.pieces += _weak(pieces[known:])
         return NotImplemented
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the network may have something in shared memory."""
+        return bool(self._given_ids)
 
     def forget(self) -> None:
         """Whatever has grown in this pass."""
@@ -165,21 +179,28 @@ class Concatenations:
         self._growths.clear()
         kept: list[Tensor] = list(self._given.keys())  # type: ignore[no-untyped-call]
         self.part_with(kept)
-        self._has_grown = self.is_shared = False
+        self._given_ids.clear()
+        self._has_grown = False
 
     def part_with(self, args: Iterable[Any]) -> None:
         """Give concatenations memory of their own, as somebody may write to it or keep it.
 
         It does not pay to share what is parted with: the next pass leaves it to torch.
         """
-        flat = (x for a in args for x in (a if isinstance(a, (list, tuple)) else (a,)))
-        for x in flat:
-            part = joined(x) if isinstance(x, Tensor) else None
-            if part is not None:
-                x.data = x.detach().clone(memory_format=torch.channels_last)
-                delattr(x, _NOTE)
-                del self._given[x]
-                self._parted.add(part.kind)
+        given_ids = self._given_ids
+        for a in args:
+            if id(a) in given_ids:
+                self._part_with(a)
+            elif isinstance(a, (list, tuple)) and not given_ids.isdisjoint(map(id, a)):
+                self.part_with(a)
+
+    def _part_with(self, x: Any) -> None:
+        part = joined(x)
+        if part is not None:  # and not something else at the same address, later
+            x.data = x.detach().clone(memory_format=torch.channels_last)
+            delattr(x, _NOTE)
+            del self._given[x]
+            self._parted.add(part.kind)
 
     def _grown(self, growth: _Growth, pieces: Sequence[Tensor], kind: tuple[object, ...]) -> Tensor:
         assert growth.memory is not None
@@ -188,24 +209,28 @@ class Concatenations:
         parts, end = [], growth.width
         for piece in new:
             start, end = end, end + piece.shape[1]
-            part = _part(growth.memory, start, end)
-            self._kernels.place(piece.detach(), part)
-            mean, var = growth.statistics[:, start:end]
-            self._kernels.statistics(piece.detach(), mean, var)
+            part = growth.memory[:, start:end]
+            self._kernels.place(piece, part)
+            self._kernels.statistics(piece, growth.means[start:end], growth.variances[start:end])
             parts.append((part, start))
-        whole = [_part(growth.memory, 0, end) for _ in range(2)]
+        whole = growth.memory.new_empty(0), _first(growth.memory, end)
         tip, given = _Longer.apply(growth.tip, whole, parts, growth.gradients, self._kernels, *new)  # type: ignore[no-untyped-call]
-        mean, var = growth.statistics[:, :end]
-        setattr(given, _NOTE, Joined(_part(growth.memory, 0, end), mean, var, growth.gradients, kind))
-        growth.pieces, growth.width = _weak(pieces), end
+        mean, var = growth.means[:end], growth.variances[:end]
+        setattr(given, _NOTE, Joined(growth.memory[:, :end], mean, var, growth.gradients, kind))
+        growth.pieces += _weak(new)
+        growth.width = end
         growth.tip, growth.given = tip, weakref.ref(given)
-        self._given[given] = self.is_shared = True
+        self._given[given] = True
+        self._given_ids.add(id(given))
         made: Tensor = given
         return made
 
 
 class _Longer(torch.autograd.Function):
-    """The tip and new pieces behind it, which lie in their places already: for us, and for the network."""
+    """New pieces behind the tip, which lie in their places already.
+
+    It makes the next tip, which has a history and no elements, and what the network gets.
+    """
 
     @staticmethod
     def forward(
@@ -240,8 +265,9 @@ class _Longer(torch.autograd.Function):
 
 def _begin(growth: _Growth, first: Tensor, capacity: int) -> None:
     growth.memory = _memory(first, first.shape, capacity)
-    growth.statistics = first.new_empty(2, capacity, dtype=torch.float32)
-    growth.gradients = Gradients(first, growth.statistics[0])
+    growth.means = first.new_empty(capacity, dtype=torch.float32)
+    growth.variances = torch.empty_like(growth.means)
+    growth.gradients = Gradients(first, growth.means)
 
 
 def _memory(like: Tensor, shape: Sequence[int], channels: int) -> Tensor:
@@ -250,10 +276,10 @@ def _memory(like: Tensor, shape: Sequence[int], channels: int) -> Tensor:
     return torch.empty(count, channels, *size, dtype=like.dtype, device=like.device, memory_format=form)
 
 
-def _part(memory: Tensor, start: int, end: int) -> Tensor:
-    """Some channels of it: a tensor by itself and no view, as autograd watches what is written to those."""
-    shape = (len(memory), end - start, *memory.shape[2:])
-    return memory.new_empty(0).set_(memory.untyped_storage(), start, shape, memory.stride())
+def _first(memory: Tensor, width: int) -> Tensor:
+    """So many of its channels: a tensor by itself and no view, as autograd watches who writes to those."""
+    count, _, *size = memory.shape
+    return memory.new_empty(0).set_(memory.untyped_storage(), 0, (count, width, *size), memory.stride())
 
 
 def _taken(piece: object, first: Tensor) -> bool:

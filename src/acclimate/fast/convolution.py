@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from acclimate.fast.layout import empty, layout_of
+from acclimate.fast.once import once_differentiable
 from acclimate.fast.packing import Geometry, convolved, transposed
 from acclimate.fast.recycling import room
 from acclimate.fast.subpixels import Subpixels
@@ -43,8 +43,8 @@ def convolution(dimensions: int, weights: Weights) -> Callable[..., Any]:
         if x.dtype != dtype or (bias is not None and weights.precision_of(bias) != dtype):
             return NotImplemented
         bias = None if bias is None else weights.cast(bias, dtype)
-        stride, padding, dilation = (_each(side, dimensions) for side in (stride, padding, dilation))
-        geometry = Geometry(stride, padding, dilation, groups)
+        sides = _each(stride, dimensions), _each(padding, dimensions), _each(dilation, dimensions)
+        geometry = Geometry(*sides, groups)
         return _Convolution.apply(x, weight, bias, geometry, weights, is_put_off)  # type: ignore[no-untyped-call]
 
     return lean
@@ -65,7 +65,7 @@ class _Convolution(torch.autograd.Function):
         ctx.weight, ctx.weights = weight, weights
         if is_put_off:
             return room(torch.Size((len(x), len(weight), *x.shape[2:])), x)
-        if x.dtype != torch.float64 and x.device.type == "cpu" and _fails(x, weight, geometry):
+        if x.dtype != torch.float64 and x.is_cpu and _fails(x, weight, geometry):
             ctx.form = None
             return _convolved(_in_planes(x), _in_planes(weights.cast(weight, x.dtype)), bias, geometry)
         if ctx.form == torch.channels_last and is_packable(bias, weight):
@@ -98,7 +98,7 @@ def _gradient_of_input(
     if form is None:
         plain = _in_planes(weights.cast(weight, gradient.dtype))
         return _through_torch(_in_planes(gradient), shape, torch.contiguous_format, plain, geometry)
-    on_cpu, dtype = gradient.device.type == "cpu", gradient.dtype
+    on_cpu, dtype = gradient.is_cpu, gradient.dtype
     depthwise = _is_depthwise(weight, geometry)
     if depthwise and on_cpu and max(*geometry.stride, *geometry.dilation) == 1:
         # the same correlation with the flipped kernel: oneDNN's forward passes are its best

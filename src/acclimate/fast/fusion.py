@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from acclimate.fast.activation import ACTIVATIONS, Activation, OneBit, Write
 from acclimate.fast.between import Between
 from acclimate.fast.native import Kernels
+from acclimate.fast.once import once_differentiable
 
 __all__ = ["Fusion"]
 
@@ -33,8 +33,8 @@ class _Watched:
 
     y: Tensor
     weight: Tensor
-    activated: Callable[..., Any]
-    """What an activation makes of it."""
+    clamp_unwritten: Callable[[Tensor, Activation], bool]
+    """Has the norm see to the gradient of a clamp behind it; whether it can."""
     write: Write | None
     """None if it is written already, and it is only looked what follows."""
     expected: tuple[str, ...]
@@ -54,27 +54,27 @@ class Fusion:
     def __init__(self, one_bit: OneBit | None) -> None:
         self._one_bit = one_bit
         self._followers: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-        self._watched: _Watched | None = None
+        self.watched: _Watched | None = None
+        """While there is one, it matters what is called next."""
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it matters what is called next."""
-        return self._watched is not None
-
-    def puts_off(self, weight: Tensor | None) -> bool:
-        """Whether what the norm with this weight makes may be written later."""
-        return weight is not None and bool(self._followers.get(weight))  # type: ignore[no-untyped-call]
+    def expected(self, weight: Tensor | None) -> tuple[str, ...] | None:
+        """What follows the norm with this weight: if anything, it may be written later; None if unknown."""
+        return () if weight is None else self._followers.get(weight)  # type: ignore[no-untyped-call]
 
     def watch(
-        self, y: Tensor, weight: Tensor | None, write: Write | None, activated: Callable[..., Any]
+        self,
+        y: Tensor,
+        weight: Tensor,
+        write: Write | None,
+        clamp_unwritten: Callable[[Tensor, Activation], bool],
+        expected: tuple[str, ...] = (),
     ) -> None:
         """See what follows ``y``, which ``write`` writes if it is not there yet."""
-        if weight is None:
-            return
+        watched = _Watched(y, weight, clamp_unwritten, write, expected)
         if write is not None:
-            self._watched = _Watched(y, weight, activated, write, self._followers[weight])
-        elif weight not in self._followers:
-            self._look(_Watched(y, weight, activated, write, ()), calls=0)
+            self.watched = watched
+        else:
+            self._look(watched, calls=0)
 
     def follow(self, function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The call behind a norm; NotImplemented if it is to be made as always."""
@@ -105,11 +105,11 @@ class Fusion:
 
     def _look(self, watched: _Watched, calls: int) -> None:
         """Wait for the next call, before which so many are expected that were made as always."""
-        self._watched, watched.between = watched, Between(calls)
+        self.watched, watched.between = watched, Between(calls)
         watched.between.__enter__()  # type: ignore[no-untyped-call]
 
     def _end(self) -> _Watched | None:
-        watched, self._watched = self._watched, None
+        watched, self.watched = self.watched, None
         if watched is not None and watched.between is not None:
             watched.between.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         return watched
@@ -130,7 +130,7 @@ class Fusion:
         watched.other, watched.expected = other.detach(), watched.expected[1:]
         made = _Sum.apply(watched.y, other)  # type: ignore[no-untyped-call]
         if watched.expected:
-            self._watched = watched
+            self.watched = watched
         else:
             write(other=watched.other)
         return made
@@ -143,10 +143,11 @@ class Fusion:
         if watched.other is not None:
             assert self._one_bit is not None
             return self._one_bit.written(y, activation, functools.partial(write, other=watched.other))
-        made = watched.activated(y, activation, inplace=True, write=functools.partial(write, bounds=bounds))
-        if made is NotImplemented:
+        if not watched.clamp_unwritten(y, activation):
             write()
-        return made
+            return NotImplemented
+        write(bounds=bounds)
+        return y
 
 
 class _Sum(torch.autograd.Function):

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from acclimate.fast import layout
 from acclimate.fast.activation import Activation
 from acclimate.fast.native import UNBOUNDED, Kernels, Line, native_kernels
+from acclimate.fast.once import once_differentiable
 from acclimate.fast.recycling import room_like
 
 __all__ = ["GroupNorms"]
@@ -49,7 +49,7 @@ class GroupNorms:
         """NotImplemented where torch's own will do, or has an error to tell."""
         parameters = [parameter for parameter in (weight, bias) if parameter is not None]
         fits = x.ndim == 4 and Kernels.take(x) and num_groups > 0 and x.shape[1] % num_groups == 0
-        plain = all(p.shape == x.shape[1:2] and Kernels.read(p, x) for p in parameters)
+        plain = all(p.shape == x.shape[1:2] and Kernels.read(p) for p in parameters)
         # one value has no spread, which torch has an error for
         if self._kernels is None or not fits or not plain or x.numel() == num_groups:
             return layout.group_norm(x, num_groups, weight, bias, eps)

@@ -53,13 +53,14 @@ static Line folded(long channels, long times, const float *weight, const float *
                    const float *var, float eps, float **memory) {
     long width = channels * times, each = padded(width);
     float *made = *memory = zeros(3 * each * sizeof(float));
-    for (long i = 0; made && i < width; i++) {
-        long c = i % channels;
+    for (long c = 0; made && c < channels; c++) {
         float invstd = 1.0f / sqrtf(var[c] + eps), scale = weight ? weight[c] * invstd : invstd;
-        made[i] = scale;
-        made[each + i] = (bias ? bias[c] : 0.0f) - mean[c] * scale;
-        made[2 * each + i] = mean[c];
+        made[c] = scale;
+        made[each + c] = (bias ? bias[c] : 0.0f) - mean[c] * scale;
+        made[2 * each + c] = mean[c];
     }
+    for (int row = 0; made && row < 3; row++)
+        for (long i = channels; i < width; i++) made[row * each + i] = made[row * each + i - channels];
     return (Line){made, made + each, made + 2 * each};
 }
 
@@ -157,10 +158,10 @@ static int all_sums(const element *x, long stride, const element *g, element *on
                     const float *var, float eps, float low, float high, double *sums) {
     long times = stride == channels && channels < WIDTH ? WIDTH / channels : 1;
     long whole = rows / times, done = whole * times, width = channels * times;
-    float *memory, *more;
-    Line several = folded(channels, times, weight, bias, mean, var, eps, &memory);
-    Line single = folded(channels, 1, weight, bias, mean, var, eps, &more);
-    int failed = !memory || !more;
+    float *memory, *more = NULL;
+    Line several = folded(channels, times, weight, bias, mean, var, eps, &memory), single = several;
+    if (done < rows) single = folded(channels, 1, weight, bias, mean, var, eps, &more);
+    int failed = !memory || (done < rows && !more);
     memset(sums, 0, sizeof(double) * 2 * channels);
     if (!failed)
         failed = add_sums(x, times == 1 ? stride : width, g, onto, fresh, whole, width, channels, several, low,
@@ -193,14 +194,17 @@ static float lerp(float from, float to, float part) {
 int statistics(const element *x, long rows, long channels, float *mean, float *var, float *running_mean,
                float *running_var, float momentum) {
     long samples = rows < SAMPLES ? rows : SAMPLES;
-    for (long c = 0; c < channels; c++) {
-        double sum = 0;
-        for (long i = 0; i < samples; i++) sum += value_of(x + rows * i / samples * channels + c);
-        mean[c] = (float)(sum / samples);
-        var[c] = 1;
-    }
     double *sums = malloc(sizeof(double) * 2 * channels);
     int failed = !sums;
+    if (!failed) memset(sums, 0, sizeof(double) * channels);
+    for (long i = 0; !failed && i < samples; i++) {
+        const element *row = x + rows * i / samples * channels;
+        for (long c = 0; c < channels; c++) sums[c] += value_of(row + c);
+    }
+    for (long c = 0; !failed && c < channels; c++) {
+        mean[c] = (float)(sums[c] / samples);
+        var[c] = 1;
+    }
     if (!failed)
         failed = all_sums(x, channels, NULL, NULL, 0, rows, channels, NULL, NULL, mean, var, 0, 0, 0, sums);
     for (long c = 0; !failed && c < channels; c++) {

@@ -30,12 +30,15 @@ from acclimate.ranks import ALONE, Ranks
 
 __all__ = ["Lean"]
 
-_LOOKS: Final = frozenset({F.batch_norm, Tensor.dim, Tensor.size, Tensor.__len__, Tensor.numel})
-"""Functions that neither write to a tensor nor hand it on."""
-_ATTRIBUTES: Final = frozenset(
-    {"shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "grad_fn", "layout"}
+_ATTRIBUTES: Final = ("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "grad_fn", "layout")
+"""By which nobody gets at the elements of a tensor."""
+_LOOKS: Final = frozenset(
+    {
+        *(F.batch_norm, Tensor.dim, Tensor.size, Tensor.__len__, Tensor.numel),
+        *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES),
+    }
 )
-"""Attributes by which nobody gets at its elements."""
+"""Functions that neither write to a tensor nor hand it on."""
 
 
 class Lean(TorchFunctionMode):
@@ -106,22 +109,27 @@ class Lean(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        lean, named = self._table.get(func), kwargs or {}
-        shared = self._concatenations
-        if shared is not None and shared.is_shared and not _only_looks(func):
-            shared.part_with((*args, *named.values()))
-        if self._exchange is not None and self._exchange.waiting is not None:
-            made = self._exchange.follow(func, args, named)
+        named = kwargs or {}
+        shared, exchange, fusion = self._concatenations, self._exchange, self._fusion
+        if shared is not None and shared.is_shared and func not in _LOOKS:
+            shared.part_with(args)
+            if named:
+                shared.part_with(named.values())
+        if exchange is not None and exchange.waiting is not None:
+            made = exchange.follow(func, args, named)
             if made is not NotImplemented:
                 return made
-        if self._fusion is not None and self._fusion.is_waiting:
-            made = self._fusion.follow(func, args, named)
+        if fusion is not None and fusion.watched is not None:
+            made = fusion.follow(func, args, named)
             if made is not NotImplemented:
                 return made
+        lean = self._table.get(func)
         if lean is not None and (self._ranks.synchronised or not is_checkpointed()):
-            others = {name: value for name, value in named.items() if name != "input"}
-            first = (named["input"], *args) if "input" in named else args
-            made = lean(*first, **others)
+            if "input" in named:
+                others = {name: value for name, value in named.items() if name != "input"}
+                made = lean(named["input"], *args, **others)
+            else:
+                made = lean(*args, **named)
             if made is not NotImplemented:
                 return made
         return func(*args, **named)
@@ -135,11 +143,6 @@ class Lean(TorchFunctionMode):
         return NotImplemented if self.in_parts else self._concatenations.cat(*args, **named)
 
 
-def _only_looks(function: Callable[..., Any]) -> bool:
-    attribute = getattr(getattr(function, "__self__", None), "__name__", None)
-    return function in _LOOKS or (getattr(function, "__name__", "") == "__get__" and attribute in _ATTRIBUTES)
-
-
 def _activation(
     make: Callable[..., Activation], in_place: bool, forms: Sequence[Callable[..., Any]]
 ) -> Callable[..., Any]:
@@ -149,7 +152,10 @@ def _activation(
         if not y.requires_grad or not torch.is_grad_enabled():
             return NotImplemented
         activation = make(*options, **named)
-        made = (form(y, activation, inplace=inplace) for form in forms)
-        return next((z for z in made if z is not NotImplemented), NotImplemented)
+        for form in forms:
+            made = form(y, activation, inplace=inplace)
+            if made is not NotImplemented:
+                return made
+        return NotImplemented
 
     return lean

@@ -34,6 +34,11 @@ class Line(NamedTuple):
     var: Tensor
     eps: float
 
+    def given(self) -> tuple[int | None, int | None, int, int, float]:
+        """As a kernel takes it."""
+        weight, bias, mean, var, eps = self
+        return _place(weight), _place(bias), mean.data_ptr(), var.data_ptr(), eps
+
 
 class Kernels:
     """Calls them with tensors, of which it trusts shape and layout."""
@@ -72,7 +77,8 @@ class Kernels:
         momentum: float = 0.0,
     ) -> None:
         """Write mean and variance of every channel, and move the running ones towards them."""
-        self._call("statistics", x, *_size(x), mean, var, *running, momentum)
+        made, moved = (mean.data_ptr(), var.data_ptr()), map(_place, running)
+        self._call("statistics", x, *_size(x), *made, *moved, momentum)
 
     def forward(
         self,
@@ -85,7 +91,8 @@ class Kernels:
         bits: Tensor | None = None,
     ) -> None:
         """Write into ``made``: line(x) + other, within bounds, with a bit for each element between them."""
-        self._call("forward", x, _step(x), other, made, *_size(x), *line, *bounds, bits)
+        places = _place(other), made.data_ptr()
+        self._call("forward", x, _step(x), *places, *_size(x), *line.given(), *bounds, _place(bits))
 
     def sums(
         self,
@@ -103,16 +110,20 @@ class Kernels:
         more by what goes straight through the line; if it is fresh, that only.
         """
         total = x.new_empty(2, x.shape[1], dtype=torch.float64)
-        in_weight, in_bias = (x.new_empty(x.shape[1], dtype=torch.float32) for _ in range(2))
-        results = (total, in_weight, in_bias)
-        self._call("sums", x, _step(x), gradient, onto, fresh, *_size(x), *line, *bounds, *results)
-        return results
+        in_weight, in_bias = torch.empty_like(line.mean), torch.empty_like(line.mean)
+        places, made = (gradient.data_ptr(), _place(onto)), (in_weight.data_ptr(), in_bias.data_ptr())
+        size = _size(x)
+        self._call(
+            "sums", x, _step(x), *places, fresh, *size, *line.given(), *bounds, total.data_ptr(), *made
+        )
+        return total, in_weight, in_bias
 
-    def rest(self, line: Line, total: Tensor, part: float) -> tuple[Tensor, Tensor]:
-        """Slope and constant of the gradient that goes through the statistics, from `sums`."""
-        slope, constant = torch.empty_like(line.mean), torch.empty_like(line.mean)
-        self._call("rest", line.var, line.eps, line.weight, len(slope), total, part, slope, constant)
-        return slope, constant
+    def rest(self, line: Line, total: Tensor, part: float) -> Tensor:
+        """Slope over constant of the gradient that goes through the statistics, from `sums`."""
+        made = torch.empty_like(total, dtype=torch.float32)
+        given = _place(line.weight), total.shape[1], total.data_ptr(), part
+        self._call("rest", line.var, line.eps, *given, *_rows(made))
+        return made
 
     def backward(
         self,
@@ -121,11 +132,12 @@ class Kernels:
         line: Line,
         bounds: tuple[float, float],
         mean: Tensor,
-        rest: tuple[Tensor, Tensor],
+        rest: Tensor,
     ) -> Tensor:
         """The gradient of x: that which goes straight through the line, and slope * (x - mean) + constant."""
         made = room_like(x)
-        self._call("backward", x, gradient, made, *_size(x), *line, *bounds, mean, *rest)
+        places, given = (gradient.data_ptr(), made.data_ptr()), line.given()
+        self._call("backward", x, *places, *_size(x), *given, *bounds, mean.data_ptr(), *_rows(rest))
         return made
 
     def gradients(
@@ -142,14 +154,17 @@ class Kernels:
         """Those of x, of weight and of bias: `sums`, `rest` and `backward` in one call."""
         made = room_like(x) if wants_x else None
         in_weight, in_bias = torch.empty_like(line.mean), torch.empty_like(line.mean)
-        results = (mean, part, in_weight, in_bias)
-        self._call("gradients", x, gradient, made, *_size(x), *line, *bounds, *results)
+        places, size = (gradient.data_ptr(), _place(made)), _size(x)
+        results = (mean.data_ptr(), part, in_weight.data_ptr(), in_bias.data_ptr())
+        self._call("gradients", x, *places, *size, *line.given(), *bounds, *results)
         return made, in_weight, in_bias
 
     def group_forward(self, x: Tensor, groups: int, line: Line, made: Tensor) -> None:
         """Write into ``made`` the group norm of x, and its statistics of every image into the line's."""
         weight, bias, mean, var, eps = line
-        self._call("group_forward", x, made, *_images(x), groups, weight, bias, eps, mean, var)
+        parameters, statistics = (_place(weight), _place(bias)), (mean.data_ptr(), var.data_ptr())
+        size = _images(x)
+        self._call("group_forward", x, made.data_ptr(), *size, groups, *parameters, eps, *statistics)
 
     def group_gradients(
         self,
@@ -164,53 +179,53 @@ class Kernels:
         """Those of x, of weight and of bias."""
         made = room_like(x) if wants_x else None
         in_weight, in_bias = line.mean.new_empty(2, x.shape[1]).unbind()
-        results = (in_weight, in_bias)
-        self._call("group_gradients", x, gradient, made, *_images(x), groups, *line, *bounds, *results)
+        places, results = (gradient.data_ptr(), _place(made)), (in_weight.data_ptr(), in_bias.data_ptr())
+        size = _images(x)
+        self._call("group_gradients", x, *places, *size, groups, *line.given(), *bounds, *results)
         return made, in_weight, in_bias
 
-    def finished(self, x: Tensor, gradient: Tensor, mean: Tensor, rest: tuple[Tensor, Tensor]) -> Tensor:
+    def finished(self, x: Tensor, gradient: Tensor, mean: Tensor, rest: Tensor) -> Tensor:
         """Gradient + slope * (x - mean) + constant, of two that lie in the same way."""
         made = room_like(x)
-        self._call("finished", x, gradient, _step(x), made, *_size(x), mean, *rest)
+        places = gradient.data_ptr(), _step(x), made.data_ptr()
+        self._call("finished", x, *places, *_size(x), mean.data_ptr(), *_rows(rest))
         return made
 
     def place(self, x: Tensor, made: Tensor) -> None:
         """Copy what lies pixel by pixel to where pixels lie further apart."""
-        self._call("place", x, made, _step(made), *_size(x))
+        self._call("place", x, made.data_ptr(), _step(made), *_size(x))
 
     def pack(self, z: Tensor, bounds: tuple[float, float]) -> Tensor:
         """A bit for each element: whether it is within bounds."""
         made = bits_of(z)
-        self._call("pack", z, z.numel(), made, *bounds)
+        self._call("pack", z, z.numel(), made.data_ptr(), *bounds)
         return made
 
     def clamp_(self, z: Tensor, bounds: tuple[float, float]) -> Tensor:
         """The same, and the elements are kept within them."""
         made = bits_of(z)
-        self._call("clamped", z, z.numel(), made, *bounds)
+        self._call("clamped", z, z.numel(), made.data_ptr(), *bounds)
         return made
 
     def masked(self, gradient: Tensor, bits: Tensor, slope: float) -> Tensor:
         """The gradient where a bit is set, elsewhere times slope."""
         made = torch.empty_like(gradient)
-        self._call("masked", gradient, bits, made, gradient.numel(), slope)
+        self._call("masked", gradient, bits.data_ptr(), made.data_ptr(), gradient.numel(), slope)
         return made
 
-    def _call(self, kind: str, x: Tensor, *arguments: Tensor | float | None) -> None:
-        given = [a.data_ptr() if isinstance(a, Tensor) else a for a in (x, *arguments)]
-        if self._functions[kind, x.dtype](*given):
+    def _call(self, kind: str, x: Tensor, *arguments: float | None) -> None:
+        if self._functions[kind, x.dtype](x.data_ptr(), *arguments):
             raise MemoryError("there is no memory left for the sums of a norm")
 
     @staticmethod
     def know(x: Tensor) -> bool:
         """Whether there are kernels for elements of this type."""
-        return x.device.type == "cpu" and x.dtype in _DEFINED
+        return x.is_cpu and x.dtype in _DEFINED
 
     @staticmethod
-    def read(parameter: Tensor, x: Tensor) -> bool:
+    def read(parameter: Tensor) -> bool:
         """Whether they can read an entry for every channel of an activation from this."""
-        is_plain = parameter.dtype == torch.float32 and parameter.is_contiguous()
-        return is_plain and parameter.device == x.device
+        return parameter.dtype == torch.float32 and parameter.is_cpu and parameter.is_contiguous()
 
     @staticmethod
     def take(x: Tensor) -> bool:
@@ -225,9 +240,21 @@ def bits_of(z: Tensor) -> Tensor:
     return torch.empty(-(-z.numel() // 8), dtype=torch.uint8, device=z.device)
 
 
+def _place(x: Tensor | None) -> int | None:
+    """Where its elements lie, if it is there."""
+    return None if x is None else x.data_ptr()
+
+
+def _rows(x: Tensor) -> tuple[int, int]:
+    """Where those of two rows lie."""
+    first = x.data_ptr()
+    return first, first + x.stride(0) * x.element_size()
+
+
 def _size(x: Tensor) -> tuple[int, int]:
     """Rows and channels."""
-    return x.numel() // x.shape[1], x.shape[1]
+    channels = x.shape[1]
+    return x.numel() // channels, channels
 
 
 def _images(x: Tensor) -> tuple[int, int, int]:

@@ -11,14 +11,14 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 
-from acclimate.fast.activation import Activation, Write
+from acclimate.fast.activation import Activation
 from acclimate.fast.concatenation import Gradients, Joined, joined
 from acclimate.fast.fusion import Fusion
 from acclimate.fast.mixture import mixture_for
 from acclimate.fast.native import UNBOUNDED, Kernels, Line, native_kernels
+from acclimate.fast.once import once_differentiable
 from acclimate.fast.recycling import room_like
 from acclimate.ranks import ALONE, Ranks
 
@@ -44,6 +44,22 @@ class _Norm(NamedTuple):
     """Where that of ``x`` is added up, if not by autograd."""
     ranks: Ranks = ALONE
     """With whose images those statistics are."""
+    kernels: Kernels | None = None
+
+
+class _Note(NamedTuple):
+    """Where the output of a norm is from."""
+
+    norm: _Norm
+    node: Any
+    """Of the graph: as long as it is still that of the output."""
+    version: int
+    source_version: int
+
+    def holds(self, y: Tensor) -> bool:
+        """Whether ``y`` is still what the norm made of its input, and that what it was."""
+        is_same = y.grad_fn is self.node and y._version == self.version
+        return is_same and self.norm.source._version == self.source_version
 
 
 class Norms:
@@ -72,12 +88,13 @@ class Norms:
         if mixed is None and (x.ndim < 2 or self._ranks.scaled(x.numel()) < 2 * x.shape[1]):
             return NotImplemented
         parameters = [p for p in (weight, bias, running_mean, running_var) if p is not None]
-        if any(parameter.shape != x.shape[1:2] for parameter in parameters):
+        shape = x.shape[1:2]
+        if any(parameter.shape != shape for parameter in parameters):
             return NotImplemented
         part = joined(x)
         own = x.detach() if part is None else part.x
         is_taken = part is not None or Kernels.take(x)
-        fits = is_taken and all(Kernels.read(parameter, x) for parameter in parameters)
+        fits = is_taken and all(map(Kernels.read, parameters))
         kernels = self._kernels if fits else None
         if kernels is None:
             part, own = None, x.detach()
@@ -95,36 +112,48 @@ class Norms:
             mean, var, share = running_mean, running_var, 0.0
         line = Line(weight, bias, mean, var, eps)
         gradients = None if part is None else part.gradients
-        norm = _Norm(own, x, line, share, own_mean, gradients, self._ranks)
-        return self._made(norm, kernels)
+        return self._made(_Norm(own, x, line, share, own_mean, gradients, self._ranks, kernels))
 
-    def _made(self, norm: _Norm, kernels: Kernels | None) -> Tensor:
-        x, line = norm.source, norm.line
+    def _made(self, norm: _Norm) -> Tensor:
+        x, line, kernels = norm.source, norm.line, norm.kernels
         fusion = None if kernels is None else self._fusion
-        is_put_off = fusion is not None and fusion.puts_off(line.weight)
-        y: Tensor = _NormFunction.apply(x, line.weight, line.bias, norm, kernels, is_put_off)  # type: ignore[no-untyped-call]
+        expected = () if fusion is None else fusion.expected(line.weight)
+        y: Tensor = _NormFunction.apply(x, line.weight, line.bias, norm, bool(expected))  # type: ignore[no-untyped-call]
         if y.requires_grad:
-            setattr(y, _NOTE, (norm, y.grad_fn, (y._version, x._version), kernels))
-        if fusion is not None:
+            setattr(y, _NOTE, _Note(norm, y.grad_fn, y._version, x._version))
+        if fusion is not None and expected != ():
             assert kernels is not None
-            write = functools.partial(kernels.forward, norm.x, line, y.detach()) if is_put_off else None
-            fusion.watch(y, line.weight, write, self.activated)
+            assert line.weight is not None
+            write = functools.partial(kernels.forward, norm.x, line, y) if expected else None
+            fusion.watch(y, line.weight, write, self.clamp_unwritten, expected or ())
         return y
 
     @staticmethod
-    def activated(y: Tensor, activation: Activation, *, inplace: bool, write: Write | None = None) -> Any:
-        """What an activation makes of ``y``, if that is what `batch_norm` gave and still is.
-
-        If that was put off, ``write`` writes what the activation makes of it.
-        """
-        norm, node, versions, kernels = getattr(y, _NOTE, (None, None, None, None))
-        if norm is None or y.grad_fn is not node or (y._version, norm.source._version) != versions:
+    def activated(y: Tensor, activation: Activation, *, inplace: bool) -> Any:
+        """What an activation makes of ``y``, if that is what `batch_norm` gave and still is."""
+        note: _Note | None = getattr(y, _NOTE, None)
+        if note is None or not note.holds(y):
             return NotImplemented
         if inplace:
             delattr(y, _NOTE)  # it would keep the input alive as long as this is
+        norm = note.norm
         return _ActivatedFunction.apply(  # type: ignore[no-untyped-call]
-            y, norm.source, norm.line.weight, norm.line.bias, norm, activation, inplace, kernels, write
+            y, norm.source, norm.line.weight, norm.line.bias, norm, activation, inplace
         )
+
+    @staticmethod
+    def clamp_unwritten(y: Tensor, activation: Activation) -> bool:
+        """Have the norm that made ``y`` see to the gradient of a clamp behind it, if it still can.
+
+        Nobody has seen ``y`` without the clamp: so that is a part of the norm, and no function by itself.
+        """
+        note: _Note | None = getattr(y, _NOTE, None)
+        if note is None or not note.holds(y):
+            return False
+        delattr(y, _NOTE)
+        note.node.activation = activation
+        increment_version(y)
+        return True
 
     def _statistics(
         self,
@@ -143,8 +172,7 @@ class Norms:
             if part is None:
                 mean, var = _two(x)
                 kernels.statistics(x, mean, var, (running_mean, running_var), momentum)
-                for moved in (running_mean, running_var):  # which nobody has seen
-                    increment_version(moved)
+                increment_version((running_mean, running_var))  # which nobody has seen
                 return mean, var
         mean, var = self._ranks.combined(*_own_statistics(x, part, kernels))
         if running_mean is not None and running_var is not None:
@@ -162,19 +190,18 @@ class _NormFunction(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         norm: _Norm,
-        kernels: Kernels | None,
         is_put_off: bool,
     ) -> Tensor:
-        _keep(ctx, norm, kernels)
+        _keep(ctx, norm, None)
         ctx.set_materialize_grads(False)
-        return room_like(norm.x) if is_put_off else _normalized(norm.x, norm.line, kernels)
+        return room_like(norm.x) if is_put_off else _normalized(norm.x, norm.line, norm.kernels)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         if gradient is None:  # all of it went by the activation
-            return (None,) * 6
-        return (*_gradients(ctx, gradient, None, ctx.needs_input_grad[:3]), None, None, None)
+            return (None,) * 5
+        return (*_gradients(ctx, gradient, ctx.needs_input_grad[:3]), None, None)
 
 
 class _ActivatedFunction(torch.autograd.Function):
@@ -190,40 +217,34 @@ class _ActivatedFunction(torch.autograd.Function):
         norm: _Norm,
         activation: Activation,
         inplace: bool,
-        kernels: Kernels | None,
-        write: Write | None,
     ) -> Tensor:
-        _keep(ctx, norm, kernels)
-        ctx.activation = activation
+        _keep(ctx, norm, activation)
         if not inplace:
             return activation.forward(y)
         ctx.mark_dirty(y)
-        if write is None:
-            return activation.forward_(y)
-        write()
-        return y
+        return activation.forward_(y)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        made = _gradients(ctx, gradient, ctx.activation, ctx.needs_input_grad[1:4])
-        return (None, *made, None, None, None, None, None)
+        made = _gradients(ctx, gradient, ctx.needs_input_grad[1:4])
+        return (None, *made, None, None, None)
 
 
-def _keep(ctx: Any, norm: _Norm, kernels: Kernels | None) -> None:
+def _keep(ctx: Any, norm: _Norm, activation: Activation | None) -> None:
     line = norm.line
-    ctx.share, ctx.eps, ctx.kernels, ctx.ranks = norm.share, line.eps, kernels, norm.ranks
+    ctx.activation = activation
+    ctx.share, ctx.eps, ctx.kernels, ctx.ranks = norm.share, line.eps, norm.kernels, norm.ranks
     ctx.gradients = norm.gradients
     ctx.count = norm.ranks.scaled(norm.x.numel() // norm.x.shape[1])
     ctx.save_for_backward(norm.x, line.weight, line.bias, line.mean, line.var, norm.own_mean)
 
 
-def _gradients(
-    ctx: Any, gradient: Tensor, activation: Activation | None, wanted: tuple[bool, ...]
-) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, gradient: Tensor, wanted: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
     """Of input, weight and bias."""
     x, weight, bias, mean, var, own_mean = ctx.saved_tensors
     kernels: Kernels | None = ctx.kernels
+    activation: Activation | None = ctx.activation
     line = Line(weight, bias, mean, var, ctx.eps)
     bounds = UNBOUNDED if activation is None else activation.clamp
     if activation is not None and (kernels is None or bounds is None):
@@ -237,6 +258,8 @@ def _gradients(
     own, part = mean if own_mean is None else own_mean, ctx.share / ctx.count
     if ctx.gradients is None and not ctx.ranks.synchronised:
         made = kernels.gradients(x, gradient, line, bounds, own, part, wants_x=wanted[0])
+        if all(wanted):
+            return made
         return tuple(found if is_wanted else None for found, is_wanted in zip(made, wanted, strict=True))
     onto, is_fresh = (None, False) if shared is None else shared.begun(x.shape[1])
     total, in_weight, in_bias = kernels.sums(x, gradient, line, bounds, onto, fresh=is_fresh)
@@ -247,7 +270,7 @@ def _gradients(
         if shared is None:
             in_x = kernels.backward(x, gradient, line, bounds, own, rest)
         elif ctx.share:
-            shared.add_rest(own, *rest)
+            shared.add_rest(own, rest)
     return in_x, in_weight if wanted[1] else None, in_bias if wanted[2] else None
 
 
@@ -298,7 +321,7 @@ def _own_statistics(x: Tensor, part: Joined | None, kernels: Kernels | None) -> 
 
 def _two(x: Tensor) -> tuple[Tensor, Tensor]:
     """Memory for two numbers of every channel."""
-    first = torch.empty(x.shape[1], dtype=torch.float32, device=x.device)
+    first = x.new_empty(x.shape[1], dtype=torch.float32)
     return first, torch.empty_like(first)
 
 

@@ -27,8 +27,6 @@ __all__ = [
     "transposed",
 ]
 
-_CPU: Final = torch.device("cpu")
-
 
 class _Operations(NamedTuple):
     """Of oneDNN, by way of torch: the compiler's, which no public function calls."""
@@ -73,7 +71,7 @@ class Geometry(NamedTuple):
 
 def can_pack(x: Tensor) -> bool:
     """Whether there are kernels that take packed weights for such an activation."""
-    return x.device == _CPU and _has_kernels(x.dtype) and torch._C._get_mkldnn_enabled()
+    return x.is_cpu and _has_kernels(x.dtype) and torch._C._get_mkldnn_enabled()
 
 
 @functools.cache

@@ -13,11 +13,11 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from acclimate.fast.compiling import compiled
 from acclimate.fast.layout import empty, layout_of
 from acclimate.fast.native import Kernels
+from acclimate.fast.once import once_differentiable
 from acclimate.fast.recycling import room
 
 __all__ = ["Pools"]

@@ -60,13 +60,13 @@ def exactly() -> Iterator[None]:
 
 def room_like(x: Tensor) -> Tensor:
     """Memory for an activation, which lies pixel by pixel and without gaps if it is one of images."""
-    return room(x.shape, x) if x.ndim == 4 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return room(x.shape, x) if x.ndim == 4 else torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def room(shape: torch.Size, like: Tensor) -> Tensor:
     """The same for images of another shape."""
     number, each = shape.numel(), like.element_size()
-    if not _STEP.pieces or number * each < _HOLE or like.device.type != "cpu":
+    if not _STEP.pieces or number * each < _HOLE or not like.is_cpu:
         return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
     _STEP.pieces -= 1
     piece = torch.empty(number + _STEP.pieces * _LESS // each, dtype=like.dtype, device=like.device)

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from acclimate.fast.checkpointed import CAN_TELL
+from acclimate.fast.once import once_differentiable
 from acclimate.fast.packing import (
     Geometry,
     can_pack,
@@ -268,7 +268,7 @@ def _state(weight: Tensor) -> tuple[int, int]:
 
 
 def _wants_cast(x: Tensor) -> bool:
-    device = x.device.type
+    device = "cpu" if x.is_cpu else x.device.type
     if not torch.is_autocast_enabled(device):
         return False
     return x.is_floating_point() and x.dtype not in (torch.float64, torch.get_autocast_dtype(device))
