@@ -29,10 +29,12 @@ static int omp_get_max_threads(void) { return 1; }
 #define LANES 4
 #define ROWS 6
 #endif
+#define REST 4 /* tiles behind the last ROWS come so many at a time */
 #define COLUMNS (2 * LANES)
 #define POINTS 16               /* products of a tile */
 #define MOST (28 / ROWS * ROWS) /* tiles at a time: what is made of them stays in the cache */
-#define FEW (1L << 16)          /* products that one thread is done with before others have woken up */
+#define ROOM (MOST + REST)      /* for them and for what is multiplied behind the last */
+#define FEW (1L << 16)          /* of each point: one thread is done with them before others have woken up */
 
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
@@ -85,26 +87,27 @@ static inline void transform(const Patch *d, long c, float *made, long apart) {
     }
 }
 
-/* ROWS tiles, `step` apart, times the packed weights of a block of output channels. */
-static inline void product(const float *tiles, long step, const float *packed, long ins, float *made, long outs) {
-    lanes sum[ROWS][2];
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = (lanes){0};
-    for (long i = 0; i < ins; i++, packed += COLUMNS) {
-        lanes first = load(packed), second = load(packed + LANES);
-#pragma GCC unroll 16
-        for (int r = 0; r < ROWS; r++) {
-            float one = tiles[r * step + i];
-            sum[r][0] += first * one;
-            sum[r][1] += second * one;
-        }
+/* Some tiles, `step` apart, times the packed weights of a block of output channels: written once for each number of
+   tiles, so that all sums stay in registers. */
+#define PRODUCT(name, rows) \
+    static inline void name(const float *tiles, long step, const float *packed, long ins, float *made, long outs) { \
+        lanes sum[rows][2]; \
+        _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = (lanes){0}; \
+        for (long i = 0; i < ins; i++, packed += COLUMNS) { \
+            lanes first = load(packed), second = load(packed + LANES); \
+            _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) { \
+                float one = tiles[r * step + i]; \
+                sum[r][0] += first * one; \
+                sum[r][1] += second * one; \
+            } \
+        } \
+        _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) { \
+            store(made + r * outs, sum[r][0]); \
+            store(made + r * outs + LANES, sum[r][1]); \
+        } \
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++) {
-        store(made + r * outs, sum[r][0]);
-        store(made + r * outs + LANES, sum[r][1]);
-    }
-}
+PRODUCT(product, ROWS)
+PRODUCT(rest_of_product, REST)
 
 /* A^T m A, of the channels from c on: the four outputs of a tile. */
 static inline void outputs(const float *m, long apart, long c, lanes y[4]) {
@@ -168,24 +171,30 @@ static inline void write(Place place, const Shape *s, const float *m, long apart
 /* Tiles from `first` on; `v` and `m` are for what is made of their inputs and for their products. */
 static void some_tiles(long first, long count, const Shape *s, const float *x, const float *nothing,
                        const float *packed, const float *bias, float *y, float *v, long step, float *m) {
-    long before = MOST * step, behind = MOST * s->outs; /* from one point to the next */
+    long before = ROOM * step, behind = ROOM * s->outs; /* from one point to the next */
     for (long t = 0; t < count; t++) {
         Patch patch = patch_of(place_of(first + t, s), s, x, nothing);
         for (long c = 0; c < s->ins; c += LANES) transform(&patch, c, v + t * step, before);
     }
     for (int p = 0; p < POINTS; p++)
-        for (long o = 0; o < s->outs; o += COLUMNS, packed += s->ins * COLUMNS)
-            for (long t = 0; t < count; t += ROWS)
-                product(v + p * before + t * step, step, packed, s->ins, m + p * behind + t * s->outs + o, s->outs);
+        for (long o = 0; o < s->outs; o += COLUMNS, packed += s->ins * COLUMNS) {
+            const float *from = v + p * before;
+            float *to = m + p * behind + o;
+            long t = 0;
+            for (; t + ROWS <= count; t += ROWS)
+                product(from + t * step, step, packed, s->ins, to + t * s->outs, s->outs);
+            for (; t < count; t += REST)
+                rest_of_product(from + t * step, step, packed, s->ins, to + t * s->outs, s->outs);
+        }
     for (long t = 0; t < count; t++)
         write(place_of(first + t, s), s, m + t * s->outs, behind, bias, y);
 }
 
-/* Tiles that are taken at a time: so that each thread has equally many, and these are whole ROWS. */
+/* Tiles that are taken at a time: so that each thread has about equally many, and where there are many whole ROWS. */
 static long tiles_at_once(long tiles, int threads) {
     long share = (tiles + threads - 1) / threads, times = (share + MOST - 1) / MOST;
     long each = (share + times - 1) / times;
-    return (each + ROWS - 1) / ROWS * ROWS;
+    return times < 4 ? each : (each + ROWS - 1) / ROWS * ROWS;
 }
 
 static float *zeros(long number) {
@@ -199,14 +208,14 @@ int convolve(const float *x, long images, long height, long width, long ins, con
     long high = height + 2 * up - 2, wide = width + 2 * left - 2;
     Shape shape = {height, width, ins, outs, up, left, high, wide, (high + 1) / 2, (wide + 1) / 2};
     long tiles = images * shape.down * shape.across, step = ins + LANES; /* not all rows in the same lines of a cache */
-    int threads = tiles * ins * outs / COLUMNS > FEW ? omp_get_max_threads() : 1, failed = 0;
+    int threads = tiles * ins * outs > FEW ? omp_get_max_threads() : 1, failed = 0;
     long each = tiles_at_once(tiles, threads);
     float *nothing = zeros(ins);
     if (!nothing) return 1;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
         /* rows behind the last tile are multiplied, too: they must not be slow, as some numbers are */
-        float *v = zeros(POINTS * MOST * step), *m = zeros(POINTS * MOST * outs);
+        float *v = zeros(POINTS * ROOM * step), *m = zeros(POINTS * ROOM * outs);
         failed = !v || !m;
 #pragma omp for schedule(static)
         for (long first = 0; first < tiles; first += each)

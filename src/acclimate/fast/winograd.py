@@ -20,7 +20,7 @@ __all__ = ["Winograd", "winograd"]
 
 _POINTS: Final = 16
 """Products of a tile of two by two outputs."""
-_FEW_TILES: Final = 32
+_FEW_TILES: Final = 16
 """Of them, all images together: going through the weights takes longer than multiplying with them."""
 _COVERED: Final = 0.6
 """The part of the tiles that must be outputs: beyond an odd edge they are computed for nothing."""
