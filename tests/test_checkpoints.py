@@ -90,8 +90,8 @@ def test_equal_with_other_norms_and_with_none() -> None:
 def test_equal_for_networks_of_torchvision(name: str, method: str, statistics: str) -> None:
     torch.manual_seed(0)
     model = getattr(import_torchvision().models, name)(num_classes=7)
-    # what is computed twice has concatenations of its own, which round in another order
-    tricks = [trick for trick in TRICKS if trick != "concatenations"]
+    # what is computed twice has concatenations of its own and pools last, which round in another order
+    tricks = [trick for trick in TRICKS if trick not in ("concatenations", "exchange")]
     found = check_equal(model, 2, 64, method=method, statistics=statistics, fast=tricks)
     assert len(found) > 4
     (shared, _), (twice, _) = (

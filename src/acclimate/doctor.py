@@ -95,7 +95,7 @@ def diagnose(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AcclimateWarning)  # the notes have them
         # without what torch's counter does not know
-        known = [name for name in TRICKS if name != "packing"]
+        known = [name for name in TRICKS if name not in ("packing", "winograd")]
         adapter = Adapter(model, method, normalize=in_use, device=device, fast=known)
     trial = torch.rand(_BATCH, *shape)
     _predict(adapter, trial)  # not counted: the first time may try more than one layout in memory

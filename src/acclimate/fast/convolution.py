@@ -11,7 +11,6 @@ from torch import Tensor
 from acclimate.fast.layout import empty, layout_of
 from acclimate.fast.once import once_differentiable
 from acclimate.fast.packing import Geometry, convolved, transposed
-from acclimate.fast.recycling import room
 from acclimate.fast.subpixels import Subpixels
 from acclimate.fast.weights import Weights, is_packable
 
@@ -64,7 +63,7 @@ class _Convolution(torch.autograd.Function):
         ctx.shape, ctx.form, ctx.geometry = x.shape, layout_of(x), geometry
         ctx.weight, ctx.weights = weight, weights
         if is_put_off:
-            return room(torch.Size((len(x), len(weight), *x.shape[2:])), x)
+            return empty(torch.Size((len(x), len(weight), *x.shape[2:])), torch.channels_last, x)
         if x.dtype != torch.float64 and x.is_cpu and _fails(x, weight, geometry):
             ctx.form = None
             return _convolved(_in_planes(x), _in_planes(weights.cast(weight, x.dtype)), bias, geometry)

@@ -26,7 +26,7 @@ def is_dense(x: Tensor) -> bool:
 
 
 def empty(shape: torch.Size, form: torch.memory_format, like: Tensor) -> Tensor:
-    """Stands for an input of which only shape and layout are read: memory that is never touched."""
+    """Memory without anything in it yet; or what stands for an input, of which shape and layout are read."""
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=form)
 
 

@@ -18,7 +18,6 @@ from acclimate.fast.compiling import compiled
 from acclimate.fast.layout import empty, layout_of
 from acclimate.fast.native import Kernels
 from acclimate.fast.once import once_differentiable
-from acclimate.fast.recycling import room
 
 __all__ = ["Pools"]
 
@@ -93,11 +92,13 @@ class _Shape(ctypes.Structure):
 
     def room_before(self, like: Tensor) -> Tensor:
         """Memory for what is pooled."""
-        return room(torch.Size((len(like), self.channels, self.height, self.width)), like)
+        return empty(
+            torch.Size((len(like), self.channels, self.height, self.width)), torch.channels_last, like
+        )
 
     def room_behind(self, like: Tensor) -> Tensor:
         """Memory for what comes of it."""
-        return room(torch.Size((len(like), self.channels, self.high, self.wide)), like)
+        return empty(torch.Size((len(like), self.channels, self.high, self.wide)), torch.channels_last, like)
 
 
 class _Kernels:

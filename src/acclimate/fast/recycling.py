@@ -23,7 +23,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-__all__ = ["begin_step", "exactly", "keep_memory", "release_memory", "room", "room_like"]
+__all__ = ["begin_step", "exactly", "keep_memory", "release_memory", "room_like"]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of settings in glibc's malloc.h
 _LARGEST: Final = 2**31 - 1  # settings are C ints
@@ -60,19 +60,16 @@ def exactly() -> Iterator[None]:
 
 def room_like(x: Tensor) -> Tensor:
     """Memory for an activation, which lies pixel by pixel and without gaps if it is one of images."""
-    return room(x.shape, x) if x.ndim == 4 else torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def room(shape: torch.Size, like: Tensor) -> Tensor:
-    """The same for images of another shape."""
-    number, each = shape.numel(), like.element_size()
-    if not _STEP.pieces or number * each < _HOLE or not like.is_cpu:
-        return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
+    if x.ndim != 4:
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    each = x.element_size()
+    if not _STEP.pieces or x.numel() * each < _HOLE or not x.is_cpu:
+        return torch.empty_like(x, memory_format=torch.channels_last)
     _STEP.pieces -= 1
-    piece = torch.empty(number + _STEP.pieces * _LESS // each, dtype=like.dtype, device=like.device)
-    _, channels, height, width = shape
+    piece = torch.empty(x.numel() + _STEP.pieces * _LESS // each, dtype=x.dtype, device=x.device)
+    _, channels, height, width = x.shape
     strides = (height * width * channels, 1, width * channels, channels)
-    return piece.new_empty(0).set_(piece.untyped_storage(), 0, shape, strides)
+    return piece.new_empty(0).set_(piece.untyped_storage(), 0, x.shape, strides)
 
 
 @functools.cache

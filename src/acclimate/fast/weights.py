@@ -21,6 +21,7 @@ from acclimate.fast.packing import (
     pack_transposed,
 )
 from acclimate.fast.subpixels import Subpixels
+from acclimate.fast.winograd import turned_padding
 from acclimate.fast.winograd import winograd as find_winograd
 
 __all__ = ["Weights", "is_packable", "is_plain"]
@@ -117,14 +118,14 @@ class Weights:
     def transposed_by_winograd(self, gradient: Tensor, weight: Tensor, geometry: Geometry) -> Tensor | None:
         """The same for the gradient of its input: a convolution with the kernel turned round."""
         way = self._winograd
-        if way is None or not is_plain(weight):
+        if way is None or not is_plain(weight) or not way.pays(weight, geometry, gradient, turned=True):
             return None
-        turned = weight.detach().transpose(0, 1)
-        back = geometry._replace(padding=tuple(2 - p for p in geometry.padding))
-        if not way.pays(turned, back, gradient):
-            return None
-        packed = self._kept(weight, "winograd, turned", gradient.dtype, lambda: way.pack(turned.flip(2, 3)))
-        return way.convolved(gradient, packed, None, len(turned), back.padding)
+
+        def make() -> Tensor:
+            return way.pack(weight.detach().transpose(0, 1).flip(2, 3))
+
+        packed = self._kept(weight, "winograd, turned", gradient.dtype, make)
+        return way.convolved(gradient, packed, None, weight.shape[1], turned_padding(geometry))
 
     def for_autocast(self, x: Tensor) -> Tensor:
         """An activation in the precision that autocast asks for, if it does."""

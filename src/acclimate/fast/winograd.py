@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from acclimate.fast.compiling import compiled
+from acclimate.fast.layout import empty
 from acclimate.fast.packing import Geometry
-from acclimate.fast.recycling import room
 
-__all__ = ["Winograd", "winograd"]
+__all__ = ["Winograd", "turned_padding", "winograd"]
 
 _POINTS: Final = 16
 """Products of a tile of two by two outputs."""
@@ -36,18 +36,21 @@ class Winograd:
         library.convolve.argtypes = (pointer, *[number] * 4, *[pointer] * 3, *[number] * 3)
         self._library, self._columns = library, int(library.columns())
 
-    def pays(self, weight: Tensor, geometry: Geometry, x: Tensor) -> bool:
-        """Whether a convolution of what lies pixel by pixel is of the kind, and faster in this way."""
+    def pays(self, weight: Tensor, geometry: Geometry, x: Tensor, *, turned: bool = False) -> bool:
+        """Whether a convolution of what lies pixel by pixel is of the kind, and faster in this way.
+
+        If it is turned, from outputs to inputs.
+        """
         if weight.shape[2:] != (3, 3) or geometry[0] != (1, 1) or geometry[2:] != ((1, 1), 1):
             return False
-        outs, ins = weight.shape[:2]
-        if x.dtype != torch.float32 or weight.dtype != torch.float32 or x.device.type != "cpu":
+        if x.dtype != torch.float32 or weight.dtype != torch.float32 or not x.is_cpu:
             return False
-        if x.shape[1] != ins or outs % self._columns or ins % self._columns:
+        outs, ins = weight.shape[:2]
+        if x.shape[1] != (outs if turned else ins) or outs % self._columns or ins % self._columns:
             return False
         if not all(0 <= p <= 2 for p in geometry.padding):
             return False
-        high, wide = _size(x, geometry.padding)
+        high, wide = _size(x, turned_padding(geometry) if turned else geometry.padding)
         if min(high, wide) < 1:  # torch has an error to tell
             return False
         each = -(-high // 2) * -(-wide // 2)
@@ -66,12 +69,17 @@ class Winograd:
     ) -> Tensor:
         """``torch.conv2d`` of images that lie pixel by pixel."""
         images, ins, height, width = x.shape
-        made = room(torch.Size((images, outs, *_size(x, padding))), x)
+        made = empty(torch.Size((images, outs, *_size(x, padding))), torch.channels_last, x)
         shift = None if bias is None else bias.data_ptr()
         sizes, ends = (images, height, width, ins), (made.data_ptr(), outs, *padding)
         if self._library.convolve(x.data_ptr(), *sizes, packed.data_ptr(), shift, *ends):
             raise MemoryError("there is no memory left for the tiles of a convolution")
         return made
+
+
+def turned_padding(geometry: Geometry) -> tuple[int, ...]:
+    """Of the convolution that goes back from outputs to inputs."""
+    return tuple(2 - p for p in geometry.padding)
 
 
 def _size(x: Tensor, padding: tuple[int, ...]) -> tuple[int, int]:
