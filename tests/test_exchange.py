@@ -186,6 +186,97 @@ def test_without_gradients() -> None:
         torch.testing.assert_close(made, net(images()), rtol=1e-12, atol=1e-12)
 
 
+class Own(torch.autograd.Function):
+    """A function of the network's own, in which a convolution is the last call."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, convolution: nn.Module) -> Tensor:
+        made = convolution(x)
+        assert isinstance(made, Tensor)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return gradient.new_full((2, 6, SIZE, SIZE), 7.0), None
+
+
+def test_a_function_of_the_networks_own_keeps_its_gradient() -> None:
+    convolution, lean = nn.Conv2d(6, 4, 1, bias=False).double().requires_grad_(False), Lean(TRICKS)
+    for _ in range(3):
+        x = images().requires_grad_()
+        with lean:
+            made = F.avg_pool2d(Own.apply(x, convolution), 2)  # type: ignore[no-untyped-call]
+        made.sum().backward()
+        assert x.grad is not None
+        assert (x.grad == 7).all()
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("later", ["pooled", "added"])
+def test_autocast_that_ends_behind_a_convolution(later: str, given: torch.dtype) -> None:
+    net = nn.Conv2d(6, 4, 1, bias=False).requires_grad_(False)
+    lean, x = Lean(TRICKS), images().to(given)
+
+    def run(number: int) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            y: Tensor = net(x)
+            if later == "added" and number < 2:
+                return F.avg_pool2d(y, 2)
+        return F.avg_pool2d(y, 2) if later == "pooled" else F.avg_pool2d(y + 0, 2)
+
+    for number in range(4):
+        with lean:
+            made = run(number)
+        right = run(number)
+        assert made.dtype == right.dtype == torch.bfloat16
+        torch.testing.assert_close(made, right, rtol=0.02, atol=0.02)
+
+
+def test_inference_that_ends_behind_a_convolution() -> None:
+    net, lean = nn.Conv2d(6, 4, 1, bias=False).double().requires_grad_(False), Lean(TRICKS)
+    for _ in range(3):
+        x = images().requires_grad_()
+        with lean:
+            with torch.inference_mode():
+                y = net(x)
+            made = F.avg_pool2d(y, 2)
+        assert not made.requires_grad
+        torch.testing.assert_close(made, F.avg_pool2d(net(x.detach()), 2), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "told"), [(16, None, "too small"), (2, 0, "stride should")])
+def test_a_pooling_that_fails_is_torchs_error(kernel: int, stride: int | None, told: str) -> None:
+    net, lean = nn.Conv2d(6, 4, 1, bias=False).double().requires_grad_(False), Lean(TRICKS)
+    for number in range(4):
+        x = images().requires_grad_()
+        with lean:
+            y = net(x)
+            if number < 2:
+                F.avg_pool2d(y, 2)
+                del y
+                continue
+            with pytest.raises(RuntimeError, match=told):
+                F.avg_pool2d(y, kernel, stride)
+        torch.testing.assert_close(y, net(x), rtol=1e-12, atol=1e-12)
+
+
+def test_without_memory_for_the_pooling_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, lean = nn.Conv2d(6, 4, 1, bias=False).double().requires_grad_(False), Lean(TRICKS)
+    assert lean._exchange is not None
+    for number in range(3):
+        x = images().requires_grad_()
+        with lean:
+            y = net(x)
+            if number < 2:
+                F.avg_pool2d(y, 2)
+                del y
+                continue
+            monkeypatch.setattr(lean._exchange, "_pool", lambda *_: [][0])
+            with pytest.raises(IndexError):
+                F.avg_pool2d(y, 2)
+        torch.testing.assert_close(y, net(x), rtol=1e-12, atol=1e-12)
+
+
 def test_parts_that_are_run_again_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     lean, net = Lean(TRICKS), Transition(lambda y: F.avg_pool2d(y, 2))
     found = seen_pixels(lean, monkeypatch)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from acclimate.fast import TRICKS, compiling, pooling
+from acclimate.fast.compiling import compiled
 from acclimate.fast.lean import Lean
 from lean_oracle import kept, random
 
@@ -58,6 +59,39 @@ def test_any_window(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         x = (x * 2).round() / 2  # many are equal
     check(pixels(x), kernel, stride, padding, 1, data.draw(st.booleans()))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_averages_of_any_window(data: st.DataObject) -> None:
+    draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+    kernel = (draw(1, 4), draw(1, 4))
+    height, width = (k + draw(0, 9) for k in kernel)
+    dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))
+    x = pixels(random(draw(1, 3), draw(1, 40), height, width).to(dtype)).requires_grad_()
+    with Lean(TRICKS):
+        made = F.avg_pool2d(x, kernel)
+    assert "_MeanPool" in type(made.grad_fn).__name__
+    wide = x.detach().double().requires_grad_()
+    right = F.avg_pool2d(wide, kernel)
+    gradient = pixels(random(*made.shape, seed=1)).to(dtype)
+    made.backward(gradient)
+    right.backward(gradient.double())
+    error = 1e-6 if dtype == torch.float32 else 0.005
+    for ours, exact in ((made, right), (x.grad, wide.grad)):
+        assert ours is not None
+        torch.testing.assert_close(ours.double(), exact, rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_processors_with_narrower_registers(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = (*pooling._DEFINED[dtype], "-mno-avx512f")
+    library = compiled("pooling.c", *options)
+    if library is None:
+        pytest.skip("not a processor of this kind")
+    monkeypatch.setattr(pooling, "_kernels", lambda: pooling._Kernels({dtype: library}))
+    for channels in (5, 16, 40):
+        check(pixels(random(2, channels, 9, 8).to(dtype)), 3, 2, 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

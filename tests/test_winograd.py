@@ -88,7 +88,7 @@ def test_convolutions_of_any_shape(data: st.DataObject) -> None:
     height, width = (max(1, 3 - 2 * p) + draw(0, 9) for p in padding)
     x, lean = pixels(draw(1, 4), ins, height, width), Lean(TRICKS)
     assert max(errors(layer_of(ins, outs, padding, bias=data.draw(st.booleans())), x, lean)) <= 2e-6
-    assert height * width == 1 or forms(lean) == ["winograd", "winograd, turned"]
+    assert forms(lean) == ["winograd", "winograd, turned"]
 
 
 def test_it_is_more_exact_than_torch() -> None:

@@ -67,7 +67,7 @@ class _Convolution(torch.autograd.Function):
         if x.dtype != torch.float64 and x.is_cpu and _fails(x, weight, geometry):
             ctx.form = None
             return _convolved(_in_planes(x), _in_planes(weights.cast(weight, x.dtype)), bias, geometry)
-        if ctx.form == torch.channels_last and is_packable(bias, weight):
+        if ctx.form == torch.channels_last and is_packable(bias, weight) and (bias is None or bias.is_cpu):
             made = weights.convolved_by_winograd(x, weight, bias, geometry)
             if made is not None:
                 return made

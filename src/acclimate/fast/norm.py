@@ -172,7 +172,8 @@ class Norms:
             if part is None:
                 mean, var = _two(x)
                 kernels.statistics(x, mean, var, (running_mean, running_var), momentum)
-                increment_version((running_mean, running_var))  # which nobody has seen
+                for moved in (running_mean, running_var):  # which nobody has seen
+                    increment_version(moved)
                 return mean, var
         mean, var = self._ranks.combined(*_own_statistics(x, part, kernels))
         if running_mean is not None and running_var is not None:

@@ -227,5 +227,5 @@ class _AveragePool(torch.autograd.Function):
 
 
 def _pair(value: Any) -> list[int]:
-    given = [value] if isinstance(value, int) else list(value)
+    given = list(value) if isinstance(value, (list, tuple)) else [value]
     return given * 2 if len(given) == 1 else given

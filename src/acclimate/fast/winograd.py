@@ -43,7 +43,9 @@ class Winograd:
         """
         if weight.shape[2:] != (3, 3) or geometry[0] != (1, 1) or geometry[2:] != ((1, 1), 1):
             return False
-        if x.dtype != torch.float32 or weight.dtype != torch.float32 or not x.is_cpu:
+        if x.dtype != torch.float32 or weight.dtype != torch.float32:
+            return False
+        if not x.is_cpu or not weight.is_cpu:
             return False
         outs, ins = weight.shape[:2]
         if x.shape[1] != (outs if turned else ins) or outs % self._columns or ins % self._columns:
