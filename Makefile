@@ -37,6 +37,7 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/agreement.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/speed.py --only kept --name speed_kept
 	$(BIN)/python benchmarks/compiled.py
 	$(BIN)/python benchmarks/precision.py
 	$(BIN)/python benchmarks/kills.py

@@ -21,9 +21,9 @@ from acclimate.models.vision import import_torchvision
 NETWORKS = ("resnet50", "densenet121", "mobilenet_v2", "resnext50_32x4d")
 
 
-def fitted(name: str, images: Tensor, labels: Tensor, epochs: int = 8) -> nn.Module:
+def fitted(name: str, images: Tensor, labels: Tensor, epochs: int = 8, **options: Any) -> nn.Module:
     torch.manual_seed(0)
-    model: nn.Module = getattr(import_torchvision().models, name)(num_classes=10).train()
+    model: nn.Module = getattr(import_torchvision().models, name)(num_classes=10, **options).train()
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=epochs * len(images) // 50)
     for _ in range(epochs):

@@ -7,6 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import agreement_tables
 import cluster_tables
 import command_line
 import experiments
@@ -196,12 +197,9 @@ SECTIONS = {
         None,
     ),
     "agreement": (
-        "How far a step lies from float64",
-        "Logits and gradients of one step in float32, of the plain loop and the adapter with all savings. "
-        "Distances are relative to the length of the vector. Two such results agree no better than each "
-        "does with the exact one; in float64 the adapter with and without savings are the same. The last "
-        "column is how far the exact gradient itself moves, at most of eight times, if images move by 1e-7.",
-        None,
+        "Whether a fast step and a plain one are the same",
+        agreement_tables.TEXT,
+        agreement_tables.agreements,
     ),
     "precision": (
         "Accuracy in bfloat16",

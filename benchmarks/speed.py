@@ -1,7 +1,7 @@
 """Seconds and memory of a step: the plain TENT loop, a forward pass, and `Adapter`, with and without savings.
 
     python benchmarks/speed.py                  # all of it: hours
-    python benchmarks/speed.py --only tricks    # steps, tricks or memory
+    python benchmarks/speed.py --only tricks    # steps, tricks, memory or, if asked for, kept
     python benchmarks/speed.py --networks resnet18 --batches 2 --size 64 --rounds 2 --name try
 
 Every variant lives in a process of its own, and only one works at a time. Rows of an earlier run stay
@@ -33,11 +33,11 @@ from speed_worker import SEED, TIMM, TORCHVISION, Job
 from acclimate.fast import TRICKS
 
 NETWORKS = (*TORCHVISION, *TIMM)
-BATCHES = {"steps": (1, 16, 64), "memory": (16, 64), "tricks": (16,)}
+BATCHES = {"steps": (1, 16, 64), "memory": (16, 64), "tricks": (16,), "kept": (16,)}
 MORE_BATCHES = {"resnet50": (32,)}
 TRICK_NETWORKS = ("resnet50", "densenet121", "mobilenet_v2")
 ADAPTING = {"forward, fast": "predict", "tent": "tent", "slr": "slr", "slr+it": "slr+it"}
-PROCESS_WIDE = "recycling"
+PROCESS_WIDE, KEPT = "recycling", "plain, memory kept"
 BF16, LOW = {"precision": "bf16"}, {"memory": "low"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("plain", {}),
@@ -321,6 +321,19 @@ def _pair_row(job: Job, rounds: int) -> Row:
         worker.close()
 
 
+def kept(args: argparse.Namespace, record: Record) -> None:
+    """Beside a plain loop that has malloc's setting, too, as it does behind an adapter in its process."""
+    variants: dict[str, tuple[str, dict[str, Any]]] = {
+        "plain": ("plain", {}),
+        KEPT: (KEPT, {}),
+        "tent": ("tent", {}),
+        "tent bf16": ("tent", BF16),
+    }
+    for network, batch in cells("kept", NETWORKS, args):
+        jobs = jobs_of(variants, network, batch, args)
+        record.add(rows_of("kept", jobs, interleaved(jobs, args.rounds)))
+
+
 def memory(args: argparse.Namespace, record: Record) -> None:
     """What a step keeps for backward, and what a fresh process takes for three steps."""
     for network, batch in cells("memory", NETWORKS, args):
@@ -344,7 +357,7 @@ def _memory_row(name: str, job: Job) -> Row:
         worker.close()
 
 
-PARTS = {"steps": steps, "tricks": tricks, "memory": memory}
+PARTS = {"steps": steps, "tricks": tricks, "memory": memory, "kept": kept}
 
 
 def main() -> None:
@@ -366,7 +379,7 @@ def main() -> None:
         **machine(),
     }
     record = Record(args.name, protocol)
-    for part in [args.only] if args.only else PARTS:
+    for part in [args.only] if args.only else ("steps", "tricks", "memory"):
         PARTS[part](args, record)
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from acclimate import Adapter
 from acclimate.fast import TRICKS
-from acclimate.fast.recycling import exactly
+from acclimate.fast.recycling import exactly, keep_memory
 from acclimate.models.vision import import_timm, import_torchvision
 from acclimate.prepare import model_info
 
@@ -47,7 +47,7 @@ class Job:
     batch: int
     size: int
     what: str
-    """``plain``, ``forward``, ``predict``, or a method that adapts online."""
+    """``plain``, the same with ``memory kept``, ``forward``, ``predict``, or a method that adapts online."""
     options: dict[str, Any] = field(default_factory=dict)
     """Of `Adapter`."""
     environment: dict[str, str] = field(default_factory=dict)
@@ -99,7 +99,9 @@ def make_step(job: Job) -> tuple[Step, Callable[[int], Tensor]]:
     def normalized(count: int) -> Tensor:
         return (pixels(count) - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
 
-    if job.what == "plain":
+    if job.what == "plain, memory kept":
+        keep_memory()
+    if job.what.startswith("plain"):
         return plain_tent(model), normalized
     if job.what == "forward":
         return torch.no_grad()(model), normalized
