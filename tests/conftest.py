@@ -11,6 +11,7 @@ from pathlib import Path
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
+import torch
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
@@ -31,6 +32,15 @@ def folder(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture(seed=number)).save(path)
     return tmp_path / "images"
+
+
+@pytest.fixture
+def several_threads() -> Iterator[None]:
+    """The suite has only one by default."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,16 @@ def adapting(*layers: nn.Module) -> nn.Module:
     return net
 
 
+def passed(layer: nn.Module, x: Tensor, lean: Lean | None = None) -> tuple[Tensor, Tensor]:
+    """What comes out, and the gradient of what goes in."""
+    leaf = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    with nullcontext() if lean is None else lean:
+        made = layer(leaf)
+    made.backward(random(*made.shape, seed=3).to(made))
+    assert leaf.grad is not None
+    return made.detach(), leaf.grad
+
+
 def outcome(net: Net, x: Tensor, layout: str, *, lean: bool) -> dict[str, Any]:
     """All that comes of a pass forwards and backwards."""
     net = copy.deepcopy(net)

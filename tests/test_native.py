@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -20,17 +19,7 @@ from acclimate.fast.lean import Lean
 from acclimate.fast.native import Kernels, Line, bits_of, native_kernels
 
 KERNELS = native_kernels()
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """More than one, as the suite has only one by default."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
-
-
+pytestmark = pytest.mark.usefixtures("several_threads")
 needs_kernels = pytest.mark.skipif(KERNELS is None, reason="there is no C compiler here")
 SHAPES = [(2, 1, 3, 3), (3, 7, 5, 4), (2, 16, 9, 9), (4, 24, 8, 8), (2, 130, 3, 5), (64, 10), (2, 512, 2, 2)]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from acclimate.fast import TRICKS, packing, weights
 from acclimate.fast.lean import Lean
-from lean_oracle import random
+from lean_oracle import passed, random
 
 pytestmark = pytest.mark.skipif(
     not packing.can_pack(torch.zeros(1)), reason="this torch has no oneDNN that takes packed weights"
@@ -29,19 +29,6 @@ DTYPES = {
 
 def frozen(layer: nn.Module) -> nn.Module:
     return layer.requires_grad_(False)
-
-
-def passed(layer: nn.Module, x: Tensor, lean: Lean | None) -> tuple[Tensor, Tensor]:
-    """What comes out, and the gradient of what goes in."""
-    leaf = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-    if lean is None:
-        made = layer(leaf)
-    else:
-        with lean:
-            made = layer(leaf)
-    made.backward(random(*made.shape, seed=3).to(made))
-    assert leaf.grad is not None
-    return made.detach(), leaf.grad
 
 
 def check(layer: nn.Module, x: Tensor, lean: Lean) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -17,22 +16,16 @@ from acclimate.fast.compiling import compiled
 from acclimate.fast.lean import Lean
 from acclimate.fast.packing import Geometry
 from acclimate.fast.winograd import Winograd
-from lean_oracle import random
+from lean_oracle import passed, random
 
 WAY = winograd.winograd()
-pytestmark = pytest.mark.skipif(WAY is None, reason="there is no C compiler here")
+pytestmark = [
+    pytest.mark.skipif(WAY is None, reason="there is no C compiler here"),
+    pytest.mark.usefixtures("several_threads"),
+]
 NARROWER = {"as here": (), "without AVX-512": ("-mno-avx512f",), "without AVX": ("-mno-avx",)}
 """Options of the compiler that make the kernel for less of a processor."""
 PLAIN = Geometry((1, 1), (1, 1), (1, 1), 1)
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """More than one, as the suite has only one by default."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -49,19 +42,6 @@ def pixels(*shape: int, seed: int = 0) -> Tensor:
 def layer_of(ins: int, outs: int, padding: int | tuple[int, int] = 1, *, bias: bool = False) -> nn.Conv2d:
     torch.manual_seed(0)
     return nn.Conv2d(ins, outs, 3, padding=padding, bias=bias).requires_grad_(False)
-
-
-def passed(layer: nn.Module, x: Tensor, lean: Lean | None = None) -> tuple[Tensor, Tensor]:
-    """What comes out, and the gradient of what goes in."""
-    leaf = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-    if lean is None:
-        made = layer(leaf)
-    else:
-        with lean:
-            made = layer(leaf)
-    made.backward(pixels(*made.shape, seed=3).to(made))
-    assert leaf.grad is not None
-    return made.detach(), leaf.grad
 
 
 def errors(layer: nn.Module, x: Tensor, lean: Lean | None) -> list[float]:
