@@ -16,7 +16,7 @@ import trust_tables
 from grid_tables import grid_sections, mean_and_spread
 from pages import DOCS, fill
 from records import RESULTS
-from speed_tables import speed_sections
+from speed_tables import headline, speed_sections
 
 from acclimate.corruptions import CORRUPTIONS
 
@@ -306,6 +306,7 @@ def main() -> None:
     TARGET.write_text("\n".join(parts))
     for page in (README, DOCS / "index.md"):
         fill(page, "demo", plain(json.loads((RESULTS / "demo.json").read_text())))
+    fill(README, "speed", headline())
     corruptions()
     fill(DOCS / "fast.md", "speed", speed_sections().rstrip())
     for module in (experiments, reference_tables, command_line, cluster_tables, trust_tables):

@@ -59,6 +59,34 @@ def speed_sections() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def headline(batch: int = 16) -> str:
+    """What a step takes and keeps, for those who only want to know whether it is worth reading on."""
+    rows = json.loads((RESULTS / "speed.json").read_text())["rows"]
+    found = {(row["part"], row["network"], row["batch"], row["variant"]): row for row in rows}
+    variants = ("tent", "tent bf16")
+    lines = []
+    for network in dict.fromkeys(row["network"] for row in rows):
+        steps, kept = (
+            [found[part, network, batch, name] for name in ("plain", *variants)]
+            for part in ("steps", "memory")
+        )
+        times = [f"{row['ratio']:.1f}×" for row in steps[1:]]
+        lines.append(
+            [network, f"{steps[0]['seconds']:.2f}", *times]
+            + [f"{row['kept_mib_per_image']:.0f}" for row in kept]
+        )
+    heads = [
+        "network",
+        "plain loop, s",
+        "fp32, faster",
+        "bf16, faster",
+        "plain loop, MiB",
+        "fp32, MiB",
+        "bf16, MiB",
+    ]
+    return table(heads, lines)
+
+
 def _on_another_machine() -> list[str]:
     """What gains most depends on the processor: the same table from one with matrix units for bfloat16."""
     path = RESULTS / "speed_xeon.json"
