@@ -111,7 +111,7 @@ def step(
         if watched:
             network.register_forward_pre_hook(lambda *_: watch.__enter__() and None)
             network.register_forward_hook(lambda *_: watch.__exit__(None, None, None))
-        logits = adapter(images.to(way.dtype))
+        logits = adapter(images.to(way.dtype).contiguous())  # the plain loop goes plane by plane
     parameters = adapter._engine.parameters.values()
     gradients = [p.grad.flatten().double() for p in parameters if p.grad is not None]
     updated = [p.detach().flatten().double() for p in parameters]
