@@ -15,12 +15,15 @@ from torch import Tensor
 
 from acclimate.fast import TRICKS, compiling
 from acclimate.fast.bits import pack
+from acclimate.fast.compiling import compiled
 from acclimate.fast.lean import Lean
-from acclimate.fast.native import Kernels, Line, bits_of, native_kernels
+from acclimate.fast.native import _DEFINED, UNBOUNDED, Kernels, Line, bits_of, native_kernels
 
 KERNELS = native_kernels()
 pytestmark = pytest.mark.usefixtures("several_threads")
 needs_kernels = pytest.mark.skipif(KERNELS is None, reason="there is no C compiler here")
+FORMS = {"in two registers": "-mno-avx512f", "in loops": "-mno-avx2"}
+"""How sixteen elements are taken on other processors, and what has a compiler do so here."""
 SHAPES = [(2, 1, 3, 3), (3, 7, 5, 4), (2, 16, 9, 9), (4, 24, 8, 8), (2, 130, 3, 5), (64, 10), (2, 512, 2, 2)]
 
 
@@ -201,6 +204,47 @@ def test_bounds_that_low_precision_does_not_have() -> None:
         F.hardtanh(x * 1, 0.1, 1.0, inplace=True).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [0.0, 0.0, 1.0]
+
+
+def results(kernels: Kernels, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Tensor]:
+    """What every kernel makes of such an activation, and of one with numbers of all kinds."""
+    x, gradient = activation_like(shape, dtype), activation_like(shape, dtype, offset=0.0) * 3
+    wild, channels = x * 40, shape[1]
+    wild[0, 0], wild[-1, -1], wild[:, 1] = torch.inf, -torch.inf, torch.nan
+    mean, var = torch.empty(channels), torch.empty(channels)
+    kernels.statistics(x, mean, var)
+    line = Line(torch.linspace(-1, 2, channels), torch.linspace(1, -1, channels), mean, var, 1e-5)
+    made = {"mean": mean, "var": var, "z": torch.empty_like(x), "y": torch.empty_like(x), "bits": bits_of(x)}
+    kernels.forward(wild, line, made["z"], bounds=(0.0, 6.0), other=x, bits=made["bits"])
+    kernels.forward(wild, line, made["y"])
+    sums = kernels.sums(x, gradient, line, (0.0, 6.0))
+    gradients = kernels.gradients(x, gradient, line, UNBOUNDED, mean, 0.1, wants_x=True)
+    made |= {f"sums {i}": one for i, one in enumerate(sums)}
+    made |= {f"gradients {i}": one for i, one in enumerate(gradients) if one is not None}
+    made["finished"] = kernels.finished(wild, gradient, mean, torch.stack([mean, var]))
+    made["packed"], made["clamped"] = kernels.pack(wild, (0.0, 6.0)), wild.clone()
+    made["bits of clamped"] = kernels.clamp_(made["clamped"], (-1.0, 1.0))
+    for slope in (0.0, 0.25):
+        made[f"masked, {slope}"] = kernels.masked(wild, made["packed"], slope)
+    if x.ndim == 4:
+        made["group mean"], made["group var"] = torch.empty(2, shape[0], channels)
+        own = line._replace(mean=made["group mean"], var=made["group var"])
+        kernels.group_forward(x, 1, own, made.setdefault("group norm", torch.empty_like(x)))
+    return made
+
+
+@needs_kernels
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_other_processors_they_give_the_same_bits(dtype: torch.dtype, form: str) -> None:
+    library = compiled("kernels.c", *_DEFINED[dtype], form)
+    if library is None:
+        pytest.skip("not a processor of this kind")
+    assert KERNELS is not None
+    for shape in ((3, 7, 5, 4), (2, 16, 9, 9), (4, 24, 8, 8), (64, 10)):
+        here, there = (results(kernels, shape, dtype) for kernels in (KERNELS, Kernels({dtype: library})))
+        for name, value in here.items():
+            torch.testing.assert_close(there[name], value, rtol=0, atol=0, equal_nan=True, msg=name)
 
 
 def test_only_what_lies_right_is_taken() -> None:

@@ -1,6 +1,7 @@
-/* Sixteen elements at a time: in one register where the processor has such, else in a loop that compilers
-   turn into vector instructions by themselves. Elements are float or, with BF16 defined, bfloat16; all
-   arithmetic is in float. Fewer than sixteen, at the end of a row, come with zeros behind them. */
+/* Sixteen elements at a time: in one register where the processor has such, in two of AVX2, else in a loop that
+   compilers turn into vector instructions by themselves, more or less well. Elements are float or, with BF16
+   defined, bfloat16; all arithmetic is in float. Fewer than sixteen, at the end of a row, come with zeros behind
+   them. All forms give the same bits, but for what has no fused multiplication and addition. */
 
 #include <math.h>
 #include <stdint.h>
@@ -56,6 +57,87 @@ static inline lanes load(const element *p) {
 }
 static inline void store(element *p, lanes x) {
     _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(x));
+}
+#endif
+
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+
+/* The first eight and the last eight. A flag is a lane of ones. */
+typedef struct { __m256 a, b; } lanes;
+typedef struct { __m256 a, b; } flags;
+
+static inline lanes all(float value) { return (lanes){_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+static inline lanes plus(lanes x, lanes y) { return (lanes){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+static inline lanes minus(lanes x, lanes y) { return (lanes){_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+static inline lanes times_plus(lanes x, lanes y, lanes z) {
+    return (lanes){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+static inline __m256 half_between(__m256 x, __m256 low, __m256 high) {
+    return _mm256_and_ps(_mm256_cmp_ps(x, low, _CMP_GT_OQ), _mm256_cmp_ps(x, high, _CMP_LT_OQ));
+}
+static inline flags between(lanes x, lanes low, lanes high) {
+    return (flags){half_between(x.a, low.a, high.a), half_between(x.b, low.b, high.b)};
+}
+static inline __m256 half_exceeds(__m256 x, __m256 y) {
+    return _mm256_or_ps(_mm256_cmp_ps(x, y, _CMP_GT_OQ), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+static inline flags exceeds(lanes x, lanes y) { return (flags){half_exceeds(x.a, y.a), half_exceeds(x.b, y.b)}; }
+static inline lanes where(flags f, lanes x, lanes y) {
+    return (lanes){_mm256_blendv_ps(y.a, x.a, f.a), _mm256_blendv_ps(y.b, x.b, f.b)};
+}
+static inline lanes clamp(lanes x, lanes low, lanes high) {
+    return (lanes){_mm256_min_ps(high.a, _mm256_max_ps(low.a, x.a)),
+                   _mm256_min_ps(high.b, _mm256_max_ps(low.b, x.b))};
+}
+static inline uint16_t bits_of(flags f) {
+    return (uint16_t)(_mm256_movemask_ps(f.a) | _mm256_movemask_ps(f.b) << 8);
+}
+static inline __m256 half_of(__m256i bits, int first) {
+    __m256i each = _mm256_slli_epi32(_mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128), first);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(bits, each), each));
+}
+static inline flags flags_of(uint16_t bits) {
+    __m256i both = _mm256_set1_epi32(bits);
+    return (flags){half_of(both, 0), half_of(both, 8)};
+}
+
+/* Two registers of whole numbers in half the width; the instruction takes turns between their halves. */
+static inline __m256i narrowed(__m256i a, __m256i b) {
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
+}
+static inline void store_bytes(uint8_t *p, lanes x) {
+    __m256i words = narrowed(_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b));
+    __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i *)p, bytes);
+}
+static inline flags equal_bytes(const uint8_t *p, uint8_t value) {
+    __m128i same = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8((char)value));
+    return (flags){_mm256_castsi256_ps(_mm256_cvtepi8_epi32(same)),
+                   _mm256_castsi256_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(same, 8)))};
+}
+
+static inline lanes load_floats(const float *p) { return (lanes){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+static inline void store_floats(float *p, lanes x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+#ifdef BF16
+static inline __m256 widened(__m128i half) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+static inline lanes load(const element *p) {
+    return (lanes){widened(_mm_loadu_si128((const __m128i *)p)), widened(_mm_loadu_si128((const __m128i *)p + 1))};
+}
+/* To the nearest, and of two to the even one. */
+static inline __m256i nearest(__m256 x) {
+    __m256i bits = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i made = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    __m256i none = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(_mm256_srli_epi32(made, 16), _mm256_set1_epi32(0x7fc0), none);
+}
+static inline void store(element *p, lanes x) {
+    _mm256_storeu_si256((__m256i *)p, narrowed(nearest(x.a), nearest(x.b)));
 }
 #endif
 

@@ -3,8 +3,8 @@
 A convolution goes through its weight once for each image, and once more to pack it: with single images that
 is half of the work of a late layer. The gradient of its input is a transposed convolution, whose weight can
 be packed as well. Both are what torch would compute by the same kernels; linear layers, which torch gives
-to another library in float32, move by rounding. Packed for one shape of the input, a convolution's weight
-may be slow with another: then it is packed again.
+to another library (MKL) in float32, move by rounding where oneDNN takes them. Packed for one shape of the
+input, a convolution's weight may be slow with another: then it is packed again.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = [
     "pack",
     "pack_linear",
     "pack_transposed",
+    "pays_for_products",
     "transposed",
 ]
 
@@ -79,6 +80,16 @@ def _has_kernels(dtype: torch.dtype) -> bool:
     if _ONEDNN is None or dtype not in (torch.float32, torch.bfloat16):
         return False
     return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@functools.cache
+def pays_for_products(dtype: torch.dtype) -> bool:
+    """Whether oneDNN's products of matrices are worth it: in float32 where MKL may leave wide registers idle.
+
+    On processors of other makers it takes narrow ones, as it does on all without AVX-512, and there its
+    products are as fast as oneDNN's, those with a transposed weight faster.
+    """
+    return dtype != torch.float32 or torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def pack(weight: Tensor, geometry: Geometry, shape: Sequence[int]) -> Tensor:

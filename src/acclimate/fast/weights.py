@@ -19,6 +19,7 @@ from acclimate.fast.packing import (
     pack,
     pack_linear,
     pack_transposed,
+    pays_for_products,
 )
 from acclimate.fast.subpixels import Subpixels
 from acclimate.fast.winograd import turned_padding
@@ -146,7 +147,8 @@ class Weights:
         bias = None if bias is None else self.cast(bias, dtype)
         # torch's own, which is not packed, where a network may run parts of itself again without our knowing
         fits = CAN_TELL and x.ndim > 1 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.numel()
-        if fits and x.is_contiguous() and is_packable(bias, weight) and self.can_pack(weight, x):
+        pays = pays_for_products(dtype) and x.is_contiguous()
+        if fits and pays and is_packable(bias, weight) and self.can_pack(weight, x):
             return _Linear.apply(x, weight, bias, self)  # type: ignore[no-untyped-call]
         if weight.dtype == dtype:
             return NotImplemented
