@@ -55,7 +55,7 @@ def speed_sections() -> str:
                 parts.append("\n\n".join([f"## {title}", text, show(rows), *_errors(rows)]))
         if record["rows"]:
             parts.append(_protocol(record))
-    parts += _on_another_machine()
+    parts += _on_other_machines()
     return "\n\n".join(parts) + "\n"
 
 
@@ -87,18 +87,19 @@ def headline(batch: int = 16) -> str:
     return table(heads, lines)
 
 
-def _on_another_machine() -> list[str]:
-    """What gains most depends on the processor: the same table from one with matrix units for bfloat16."""
-    path = RESULTS / "speed_xeon.json"
-    if not path.exists():
-        return []
-    record = json.loads(path.read_text())
-    text = "The same, by an earlier version, on a processor with matrix units for bfloat16 (AMX)."
-    parts = ["## On another processor", text]
-    for part, title, _, show in SPEED_SECTIONS:
-        rows = [row for row in record["rows"] if row["part"] == part]
-        parts += [f"### {title}, there", show(rows)] if rows else []
-    return [*parts, _protocol(record)]
+def _on_other_machines() -> list[str]:
+    """What gains most depends on the processor: the same tables from others."""
+    parts = []
+    for name, (title, text) in OTHERS.items():
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            record = json.loads(path.read_text())
+            parts += [f"## {title}", text]
+            for part, what, _, show in SPEED_SECTIONS:
+                rows = [row for row in record["rows"] if row["part"] == part]
+                parts += [f"### {what}, there", show(rows)] if rows else []
+            parts.append(_protocol(record))
+    return parts
 
 
 def steps(rows: list[Row]) -> str:
@@ -221,6 +222,18 @@ SCALING_SECTIONS: tuple[Section, ...] = (
     ),
 )
 KEPT_SECTIONS: tuple[Section, ...] = (("kept", "Beside a plain loop that keeps its memory", KEPT_TEXT, kept),)
+OTHERS = {
+    "speed_avx2": (
+        "On a processor without AVX-512",
+        "The same on one that has AVX2 only, and no bfloat16 by itself. Our kernels take two registers there "
+        "where they have one above; linear layers in float32 are left to torch.",
+    ),
+    "speed_xeon": (
+        "On a processor with matrix units",
+        "The same, by an earlier version, on one that has such for bfloat16 (AMX).",
+    ),
+}
+"""Records of `speed.py --name`, and what is told of them."""
 RECORDS = {"speed": SPEED_SECTIONS, "speed_kept": KEPT_SECTIONS, "scaling": SCALING_SECTIONS}
 
 
