@@ -33,10 +33,10 @@ _KINKS: dict[Callable[..., Any], tuple[float, float]] = {
 
 
 class Side(NamedTuple):
-    """Of the units of one call, which are between the bounds, and which are above."""
+    """Of the units of one call, which are between the bounds, and which above, if there is such a bound."""
 
     inside: Tensor
-    above: Tensor
+    above: Tensor | None
 
 
 class Way(NamedTuple):
@@ -82,13 +82,13 @@ class _Watch(TorchFunctionMode):
             return made
         own, held = _side(args[0], low, high), next(self._held)
         self.turned += int((own.inside != held.inside).sum())
-        rest = low if high == math.inf else torch.where(held.above, high, low).to(args[0].dtype)
+        rest = low if held.above is None else torch.where(held.above, high, low).to(args[0].dtype)
         return torch.where(held.inside, args[0], rest)
 
 
 def _side(x: Tensor, low: float, high: float) -> Side:
     x = x.detach().contiguous()
-    return Side((x > low) & (x < high), x >= high)
+    return Side(x > low, None) if high == math.inf else Side((x > low) & (x < high), x >= high)
 
 
 def step(
