@@ -8,21 +8,22 @@ from pages import table
 
 TEXT = (
     "Logits, gradients and parameters of one step by SGD, with all savings and by the plain loop, in "
-    "float32. An error is the largest |difference| / max(1, |value|). Two results in float32 agree no "
-    "better than either agrees with the exact one, and torch no better with itself: its own loop in "
-    "another memory layout (channels last) and without oneDNN stand beside ours. "
-    "`benchmarks/agreement.py` fails where ours is off by more than 1e-5 and by more than twice what the "
-    "plain loop is off itself.\n\n"
-    "A gradient jumps where a unit crosses the kink of its ReLU. If a share s of the units lies on the "
-    "other side for rounding alone, gradients differ by about √s of their length, in any two "
-    "computations. So gradients are shown as they are, and with all units of the second of a pair held on "
-    "the sides that they had in the first."
+    "float32. An error is the largest |difference| / max(1, |value|), that of a gradient the largest "
+    "|difference| over the largest |value|. Two results in float32 cannot be expected to agree better than "
+    "either agrees with the exact one, and torch does not with itself: its own loop in another memory layout "
+    "(channels last) and without oneDNN stand beside ours.\n\n"
+    "A gradient jumps where a unit crosses the kink of its ReLU. Wherever a few of millions of units lie on "
+    "the other side for rounding alone, gradients differ by far more than by rounding, in any two "
+    "computations. So they are shown as they are, and with all units of the second of a pair held on the "
+    "sides that they had in the first; so are parameters after an update with a learning rate of 1. "
+    "`benchmarks/agreement.py` fails where ours are off by more than 1e-5 and by more than twice what the "
+    "plain loop is off itself, in logits and with kinks held."
 )
 MEASURES = {
     "logits": "Logits",
     "gradient": "Gradient, as it is",
     "gradient_held": "Gradient, kinks held",
-    "parameters": "Parameters after the update",
+    "parameters_held": "Parameters after the update, kinks held",
 }
 
 

@@ -37,7 +37,10 @@ def origin() -> dict[str, Any]:
     }
 
 
-def write(name: str, protocol: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def write(
+    name: str, protocol: dict[str, Any], rows: list[dict[str, Any]], made_by: dict[str, Any] | None = None
+) -> None:
+    """Its origin is that of now, unless it is given."""
     RESULTS.mkdir(exist_ok=True)
-    record = {"protocol": protocol, "origin": origin(), "rows": rows}
+    record = {"protocol": protocol, "origin": made_by or origin(), "rows": rows}
     (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")

@@ -1,9 +1,8 @@
 """One step of an adapter, and on which side of its kink each unit was.
 
 The gradient of a network with ReLUs jumps where a unit crosses zero. Two computations that round differently
-put a few units in a million on different sides, and then their gradients differ by far more than by rounding:
-if a share s of the units is on the other side, by about √s of their length. Whether both compute the same is
-seen once they have all units on the same sides.
+put a few units in a million on different sides, and then their gradients differ by far more than by rounding.
+Whether both compute the same is seen once they have all units on the same sides.
 
 Used by `test_agreement.py` and by `benchmarks/agreement.py`.
 """
@@ -68,6 +67,11 @@ class _Watch(TorchFunctionMode):
         self._held: Iterator[Side] | None = None if held is None else iter(held)
         self.turned = 0
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all sides that were given have been used."""
+        return self._held is None or next(self._held, None) is None
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -101,17 +105,19 @@ def step(
     watched: bool = True,
     held: list[Side] | None = None,
 ) -> Step:
-    """A first step by SGD; where sides are held, they are those of an earlier step."""
+    """A first step by SGD, long enough to be seen; where sides are held, they are those of an earlier one."""
     watch = _Watch(held)
     with nullcontext() if way.onednn else torch.backends.mkldnn.flags(enabled=False):
         # without a rehearsal, so that the network runs once
         own = copy.deepcopy(model).to(way.dtype)
-        adapter = Adapter(own, method, normalize=normalize, optimizer="sgd", fast=way.fast, memory="off")
+        options: dict[str, Any] = {"optimizer": "sgd", "lr": 1.0, "guard": False, "memory": "off"}
+        adapter = Adapter(own, method, normalize=normalize, fast=way.fast, **options)
         network = adapter._engine.network.model
         if watched:
             network.register_forward_pre_hook(lambda *_: watch.__enter__() and None)
             network.register_forward_hook(lambda *_: watch.__exit__(None, None, None))
         logits = adapter(images.to(way.dtype).contiguous())  # the plain loop goes plane by plane
+    assert watch.is_done, "sides are left over"
     parameters = adapter._engine.parameters.values()
     gradients = [p.grad.flatten().double() for p in parameters if p.grad is not None]
     updated = [p.detach().flatten().double() for p in parameters]
@@ -121,3 +127,12 @@ def step(
 def error(found: Tensor, right: Tensor) -> float:
     """The largest there is, relative to values of more than 1."""
     return float(((found - right).abs() / right.abs().clamp(min=1)).max())
+
+
+def errors(found: Step, right: Step) -> dict[str, float]:
+    """Of all that came of a step; that of a gradient relative to its largest element."""
+    return {
+        "logits": error(found.logits, right.logits),
+        "gradient": float((found.gradient - right.gradient).abs().max() / right.gradient.abs().max()),
+        "parameters": error(found.parameters, right.parameters),
+    }
