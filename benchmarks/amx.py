@@ -25,6 +25,11 @@ for function, inputs in ((torch.matmul, (a, a)), (torch.conv2d, (x, w))):
 """
 
 
+def has_instructions() -> bool:
+    """Whether the processor says that it has some for bfloat16."""
+    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
+
+
 @functools.cache
 def bf16_environment() -> tuple[dict[str, str] | None, str]:
     """What to add to the environment of a process that uses bfloat16, and a sentence that says what it is.
@@ -33,7 +38,7 @@ def bf16_environment() -> tuple[dict[str, str] | None, str]:
     that a hypervisor may have hidden are put back (`amx_palette.c`); failing that, AMX is left out.
     """
     amx = torch.cpu._is_amx_tile_supported()
-    if not (amx or torch.cpu._is_avx512_bf16_supported()):
+    if not has_instructions():
         return None, "not measured: the processor has no instructions for it"
     code = _probed({})
     if code == 0:

@@ -31,7 +31,7 @@ KEPT_TEXT = (
     "`recycling` is a setting of malloc, for the whole process: a plain loop that runs behind an adapter in "
     "the same process has it, too, and is faster than one that runs by itself, which is what the others are "
     "compared with above. Here it has the setting in a process of its own: what is left is due to all other "
-    "savings."
+    "savings. *Times* are those of the medians."
 )
 MEMORY = (
     "What a step of TENT keeps for its backward pass per image, as above, and the resident memory of a "

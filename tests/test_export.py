@@ -178,15 +178,17 @@ def test_a_network_with_biased_convolutions_and_no_norms_stays_stock() -> None:
     torch.testing.assert_close(stock.eval()(x), adapter.predict(x), rtol=1e-4, atol=1e-5)
 
 
-def test_norms_that_were_given_an_affine_keep_it() -> None:
+@pytest.mark.parametrize("fast", [False, True])
+def test_norms_that_were_given_an_affine_keep_it(fast: bool) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False), nn.Flatten(), nn.Linear(8 * 14 * 14, 5)
     )
-    adapter = Adapter(net, "slr", lr=0.05, freeze="none", statistics="running", fast=False)
+    adapter = Adapter(net, "slr", lr=0.05, freeze="none", statistics="running", fast=fast)
     adapter.fit(images(24), 2, batch_size=8)
     exported = adapter.export()
-    assert torch.equal(exported(BATCHES[0]), adapter.predict(BATCHES[0]))
+    error = 1e-6 if fast else 0.0  # some savings round in another order
+    torch.testing.assert_close(exported(BATCHES[0]), adapter.predict(BATCHES[0]), rtol=error, atol=error)
     assert exported[1].weight.ne(1).any()
 
 

@@ -207,7 +207,7 @@ def test_bounds_that_low_precision_does_not_have() -> None:
 
 
 def results(kernels: Kernels, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Tensor]:
-    """What every kernel makes of such an activation, and of one with numbers of all kinds."""
+    """What the kernels make of such an activation, and of one that has also what is infinite or no number."""
     x, gradient = activation_like(shape, dtype), activation_like(shape, dtype, offset=0.0) * 3
     wild, channels = x * 40, shape[1]
     wild[0, 0], wild[-1, -1], wild[:, 1] = torch.inf, -torch.inf, torch.nan
@@ -217,7 +217,8 @@ def results(kernels: Kernels, shape: tuple[int, ...], dtype: torch.dtype) -> dic
     made = {"mean": mean, "var": var, "z": torch.empty_like(x), "y": torch.empty_like(x), "bits": bits_of(x)}
     kernels.forward(wild, line, made["z"], bounds=(0.0, 6.0), other=x, bits=made["bits"])
     kernels.forward(wild, line, made["y"])
-    sums = kernels.sums(x, gradient, line, (0.0, 6.0))
+    made["onto"] = torch.zeros_like(x)
+    sums = kernels.sums(x, gradient, line, (0.0, 6.0), made["onto"])
     gradients = kernels.gradients(x, gradient, line, UNBOUNDED, mean, 0.1, wants_x=True)
     made |= {f"sums {i}": one for i, one in enumerate(sums)}
     made |= {f"gradients {i}": one for i, one in enumerate(gradients) if one is not None}
@@ -230,6 +231,8 @@ def results(kernels: Kernels, shape: tuple[int, ...], dtype: torch.dtype) -> dic
         made["group mean"], made["group var"] = torch.empty(2, shape[0], channels)
         own = line._replace(mean=made["group mean"], var=made["group var"])
         kernels.group_forward(x, 1, own, made.setdefault("group norm", torch.empty_like(x)))
+        through = kernels.group_gradients(x, gradient, 1, own, UNBOUNDED, wants_x=True)
+        made |= {f"group gradients {i}": one for i, one in enumerate(through) if one is not None}
     return made
 
 

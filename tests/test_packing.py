@@ -27,6 +27,12 @@ DTYPES = {
 """How far from float64 what is computed in each may be, as a part of the largest element."""
 
 
+@pytest.fixture(autouse=True)
+def _products_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on processors where they do not pay."""
+    monkeypatch.setattr(weights, "pays_for_products", lambda dtype: True)
+
+
 def frozen(layer: nn.Module) -> nn.Module:
     return layer.requires_grad_(False)
 
@@ -139,6 +145,23 @@ def test_linear_layers_are_packed_once_and_only_where_they_are_cast(
     forms = [] if dtype == torch.float32 else ["packed", "transposed"]
     assert len(made) == len(forms)
     assert [form for form in packed(lean) if form != "cast"] == forms
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_linear_layers_are_torchs_where_products_do_not_pay(
+    pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "pays_for_products", lambda dtype: pays)
+    with Lean(TRICKS):
+        made = frozen(nn.Linear(8, 4))(torch.rand(3, 8, requires_grad=True))
+    assert ("_Linear" in type(made.grad_fn).__name__) is pays
+
+
+@pytest.mark.parametrize(("capability", "pays"), [("AVX512", True), ("AVX2", False), ("DEFAULT", False)])
+def test_where_products_pay(capability: str, pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert packing.pays_for_products.__wrapped__(torch.float32) is pays
+    assert packing.pays_for_products.__wrapped__(torch.bfloat16)
 
 
 def test_convolutions_of_many_pixels_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,19 +83,26 @@ def test_averages_of_any_window(data: st.DataObject) -> None:
         torch.testing.assert_close(ours.double(), exact, rtol=error, atol=error)
 
 
+@pytest.mark.parametrize("without", ["-mno-avx512f", "-mno-avx2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_processors_with_narrower_registers(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = (*pooling._DEFINED[dtype], "-mno-avx512f")
-    library = compiled("pooling.c", *options)
+def test_on_processors_with_narrower_registers(
+    dtype: torch.dtype, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = compiled("pooling.c", *pooling._DEFINED[dtype], without)
     if library is None:
         pytest.skip("not a processor of this kind")
     monkeypatch.setattr(pooling, "_kernels", lambda: pooling._Kernels({dtype: library}))
     for channels in (5, 16, 40):
         check(pixels(random(2, channels, 9, 8).to(dtype)), 3, 2, 1)
+    check_what_is_no_number(dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_no_number(dtype: torch.dtype) -> None:
+    check_what_is_no_number(dtype)
+
+
+def check_what_is_no_number(dtype: torch.dtype) -> None:
     x = pixels(random(2, 20, 9, 9).to(dtype))
     x[0, 3, 4, 4], x[1, :, 2, 2], x[1, 7] = torch.nan, torch.inf, -torch.inf
     made, gradient, _ = passed(x, 3, 2, 1, lean=True)

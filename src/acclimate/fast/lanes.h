@@ -1,7 +1,8 @@
 /* Sixteen elements at a time: in one register where the processor has such, in two of AVX2, else in a loop that
    compilers turn into vector instructions by themselves, more or less well. Elements are float or, with BF16
    defined, bfloat16; all arithmetic is in float. Fewer than sixteen, at the end of a row, come with zeros behind
-   them. All forms give the same bits, but for what has no fused multiplication and addition. */
+   them. All forms give the same bits where there is a fused multiplication and addition, but for what AVX-512
+   rounds to bfloat16 otherwise: numbers that are denormal, and what is no number. */
 
 #include <math.h>
 #include <stdint.h>

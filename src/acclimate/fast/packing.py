@@ -84,10 +84,10 @@ def _has_kernels(dtype: torch.dtype) -> bool:
 
 @functools.cache
 def pays_for_products(dtype: torch.dtype) -> bool:
-    """Whether oneDNN's products of matrices are worth it: in float32 where MKL may leave wide registers idle.
+    """Whether linear layers are better off with oneDNN than with torch's own library, in float32 mostly MKL.
 
-    On processors of other makers it takes narrow ones, as it does on all without AVX-512, and there its
-    products are as fast as oneDNN's, those with a transposed weight faster.
+    MKL leaves the wide registers of some processors idle, those of AVX-512; without such there is little to
+    gain and, with the transposed weight of a backward pass, something to lose.
     """
     return dtype != torch.float32 or torch.backends.cpu.get_cpu_capability() == "AVX512"
 
