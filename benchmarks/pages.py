@@ -30,8 +30,3 @@ def filled(text: str, mark: str, part: str) -> str:
     assert begin, f"there is no <!-- {mark} --> in this page"
     assert end, f"there is no <!-- /{mark} --> in this page"
     return f"{before}{begin}{part}\n{end}{after}"
-
-
-def fill(path: Path, mark: str, part: str) -> None:
-    """Put text between two comments of a page."""
-    path.write_text(filled(path.read_text(encoding="utf-8"), mark, part), encoding="utf-8")

@@ -14,7 +14,7 @@ import experiments
 import reference_tables
 import trust_tables
 from grid_tables import grid_sections, mean_and_spread
-from pages import DOCS, fill
+from pages import DOCS, filled
 from records import RESULTS
 from speed_tables import headline, speed_sections
 
@@ -22,6 +22,8 @@ from acclimate.corruptions import CORRUPTIONS
 
 README = Path(__file__).parents[1] / "README.md"
 TARGET = DOCS / "results.md"
+MODULES = (experiments, reference_tables, command_line, cluster_tables, trust_tables)
+"""Those that render pages of their own."""
 HEAD = """# Results
 
 Rendered by `make docs` from the records in `benchmarks/results/`; do not edit.
@@ -286,31 +288,49 @@ def _agreed(row: dict[str, Any]) -> str:
     return f"({max(abs(row[key]) for key in ('mean', 'std', 'gradient', 'ssim')):.2f})"
 
 
-def corruptions() -> None:
-    page = DOCS / "corruptions.md"
-    fill(page, "names", names())
+def _record(name: str) -> dict[str, Any] | None:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def corruptions() -> dict[str, str]:
+    """The parts of their page, each between comments of its own."""
+    parts = {"names": names()}
     for mark, table in (("agreement", agreement), ("accuracy", None), ("speed", None), ("memory", None)):
-        path = RESULTS / f"corruptions_{mark}.json"
-        if path.exists():
-            record = json.loads(path.read_text())
-            fill(page, mark, table(record) if table else f"{plain(record)}\n\n{protocol(record)}")
+        if record := _record(f"corruptions_{mark}"):
+            parts[mark] = table(record) if table else f"{plain(record)}\n\n{protocol(record)}"
+    return parts
+
+
+def results() -> str:
+    parts = [HEAD, *grid_sections()]
+    for name, (title, text, table) in SECTIONS.items():
+        if record := _record(name):
+            parts.append(f"## {title}\n\n{text}\n\n{(table or plain)(record)}\n\n{protocol(record)}\n")
+    return "\n".join(parts)
+
+
+def pages() -> dict[Path, str]:
+    """All that are made of records only, or in part, as they should be."""
+    demo = plain(json.loads((RESULTS / "demo.json").read_text()))
+    parts = {
+        README: {"demo": demo, "speed": headline()},
+        DOCS / "index.md": {"demo": demo},
+        DOCS / "corruptions.md": corruptions(),
+        DOCS / "fast.md": {"speed": speed_sections().rstrip()},
+    }
+    made = {TARGET: results()}
+    for path, own in parts.items():
+        made[path] = path.read_text(encoding="utf-8")
+        for mark, part in own.items():
+            made[path] = filled(made[path], mark, part)
+    return made
 
 
 def main() -> None:
-    parts = [HEAD, *grid_sections()]
-    for name, (title, text, table) in SECTIONS.items():
-        path = RESULTS / f"{name}.json"
-        if path.exists():
-            record = json.loads(path.read_text())
-            parts.append(f"## {title}\n\n{text}\n\n{(table or plain)(record)}\n\n{protocol(record)}\n")
-    TARGET.write_text("\n".join(parts))
-    for page in (README, DOCS / "index.md"):
-        fill(page, "demo", plain(json.loads((RESULTS / "demo.json").read_text())))
-    fill(README, "speed", headline())
-    corruptions()
-    fill(DOCS / "fast.md", "speed", speed_sections().rstrip())
-    for module in (experiments, reference_tables, command_line, cluster_tables, trust_tables):
-        for path, text in module.pages().items():
+    # one after the other: some of them fill other parts of the same page
+    for render in (pages, *(module.pages for module in MODULES)):
+        for path, text in render().items():
             path.write_text(text, encoding="utf-8")
 
 

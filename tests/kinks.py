@@ -2,7 +2,8 @@
 
 The gradient of a network with ReLUs jumps where a unit crosses zero. Two computations that round differently
 put a few units in a million on different sides, and then their gradients differ by far more than by rounding.
-Whether both compute the same is seen once they have all units on the same sides.
+Whether both compute the same is seen once they have all units on the same sides. (Which of its inputs a max
+pooling takes is not held: where two are equal but for rounding, either gradient is right.)
 
 Used by `test_agreement.py` and by `benchmarks/agreement.py`.
 """

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import typer
+from markdown.extensions.toc import slugify
 from PIL import Image
 
 from acclimate import METHODS
@@ -166,9 +167,12 @@ def test_a_broken_block_fails(
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_links_between_documents_lead_somewhere(path: Path) -> None:
     text = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
-    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+    for link, anchor in re.findall(r"\]\(([^)#\s]+)(?:#([^)]*))?\)", text):
         if "://" not in link:
             assert (path.parent / link).exists(), link
+            if anchor and link.endswith(".md"):
+                heads = re.findall(r"^#+ (.+)$", (path.parent / link).read_text("utf-8"), re.MULTILINE)
+                assert anchor in [slugify(head, "-") for head in heads], link
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
@@ -191,7 +195,7 @@ def test_the_specs_have_the_cells_that_are_meant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["command_line", "reference_tables", "experiments", "cluster_tables", "trust_tables"]
+    "module", ["command_line", "reference_tables", "experiments", "cluster_tables", "trust_tables", "render"]
 )
 def test_rendered_pages_are_up_to_date(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
