@@ -170,7 +170,7 @@ def test_links_between_documents_lead_somewhere(path: Path) -> None:
     for link, anchor in re.findall(r"\]\(([^)#\s]+)(?:#([^)]*))?\)", text):
         if "://" not in link:
             assert (path.parent / link).exists(), link
-            if anchor and link.endswith(".md") and "." not in anchor:  # not of a name: those `make docs` checks
+            if anchor and link.endswith(".md") and "." not in anchor:  # `make docs` checks those of names
                 heads = re.findall(r"^#+ (.+)$", (path.parent / link).read_text("utf-8"), re.MULTILINE)
                 assert anchor in [slugify(head, "-") for head in heads], link
 
