@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from acclimate import METHODS, Adapter
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 from acclimate.demo.network import SmallResNet
-from acclimate.fast import TRICKS
 from acclimate.objectives import Objective
 from acclimate.optimization import make_optimizer
 
@@ -211,7 +210,6 @@ def alone(args: argparse.Namespace) -> Iterator[Row]:
             fused, single = (_update(network, method, fused=is_fused) for is_fused in (True, False))
             what = f"an update of {network} by {METHODS[method].optimizer}"
             pairs[what] = ("optimizer", fused, single)
-    pairs["a step of densenet121, batch 4, 64 px"] = ("garbage", _small_step(), _small_step("garbage"))
     for what, (saving, ours, other) in pairs.items():
         found = [(seconds(ours), seconds(other)) for _ in range(20 + TURNS)][20:]
         took = {
@@ -224,14 +222,6 @@ def alone(args: argparse.Namespace) -> Iterator[Row]:
             | {f"{key}_us": round(1e6 * t, 1) for key, t in took.items()}
             | {"cost": times, "cost_iqr": iqr}
         )
-
-
-def _small_step(without: str | None = None) -> Action:
-    """One with many Python objects for its time."""
-    tricks = [name for name in TRICKS if name != without]
-    adapter = Adapter(make_network("densenet121", 224), "tent", normalize=IMAGENET, fast=tricks)
-    images = torch.rand(4, 3, 64, 64)
-    return lambda: adapter(images)
 
 
 def _update(network: str, method: str, *, fused: bool) -> Action:

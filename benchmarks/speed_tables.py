@@ -43,6 +43,10 @@ SCALING = (
 )
 
 
+GONE = {"garbage": "Python looks for garbage between steps only: does not pay, and is no saving any more"}
+"""Savings that a record has and the library has not."""
+
+
 def speed_sections() -> str:
     """A section for each part of the records that is there."""
     parts = []
@@ -133,12 +137,16 @@ def tricks(rows: list[Row]) -> str:
     for cell in dict.fromkeys((row["network"], row["batch"]) for row in rows):
         own = [row for row in rows if (row["network"], row["batch"]) == cell]
         lines = [
-            [row["variant"], TRICKS.get(row["variant"].removeprefix("without "), ""), _seconds(row),
+            [row["variant"], _left_out(row["variant"].removeprefix("without ")), _seconds(row),
              _ratio(row), _ratio(row, "cost"), *_kept(row)]
             for row in own
         ]  # fmt: skip
         parts.append(f"**{cell[0]}**, batch {cell[1]}\n\n{table(heads, lines, words=2)}")
     return "\n\n".join(parts)
+
+
+def _left_out(name: str) -> str:
+    return TRICKS.get(name) or GONE.get(name, "")
 
 
 def kept(rows: list[Row]) -> str:

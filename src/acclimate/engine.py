@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,6 @@ from torch.utils.checkpoint import CheckpointError
 
 from acclimate.errors import AcclimateWarning, DivergenceError, ModelError, OptionError
 from acclimate.fast.checkpoints import Checkpoints
-from acclimate.fast.garbage import Uncollected
 from acclimate.fast.precision import LossScale, chosen_precision
 from acclimate.fast.recycling import begin_step, exactly
 from acclimate.guard import Guard, Look, shown
@@ -71,7 +69,6 @@ class Engine:
                     f'precision="{options.precision}" is for networks in float32, and this one is in float64'
                 )
             self._precision = None
-        self._undisturbed = Uncollected() if "garbage" in options.tricks else nullcontext()
         self._recycles = self.device.type == "cpu" and "recycling" in options.tricks
         self._scale = LossScale() if self._precision == torch.float16 else None
         self.network = make_network(
@@ -113,7 +110,7 @@ class Engine:
         if torch.is_inference_mode_enabled():
             with torch.inference_mode(False):
                 return self.update(batch, position=position, total=total, epoch=epoch)
-        with torch.set_grad_enabled(self._learns), self._undisturbed:
+        with torch.set_grad_enabled(self._learns):
             images = self.ranks.meet(lambda: self._checked(batch.images, batch.index))
             logits, look, usable = self._tried(images, batch.index)
             share = self._share_of(len(images))

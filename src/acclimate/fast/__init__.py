@@ -17,7 +17,6 @@ __all__ = ["MEMORY", "TRICKS", "chosen_tricks"]
 TRICKS: Final = {
     "layout": "images lie in memory pixel by pixel (channels last), the fastest for CPUs",
     "recycling": "memory that one step frees stays with the process for the next step (glibc, CPU)",
-    "garbage": "Python looks for cyclic garbage between steps, and not within them",
     "weights": "layers with a frozen weight keep no input; its layout and low precision are made only once",
     "packing": "frozen weights lie as the kernels of oneDNN read them, for both passes (CPU)",
     "winograd": "3×3 convolutions of float32 take 2.25 times fewer products, by our own kernel (CPU)",
