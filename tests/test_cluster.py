@@ -320,8 +320,10 @@ def test_a_rank_that_dies_leaves_a_delta_to_go_on_from(victim: int, photos: Path
     try:
         deadline = time.monotonic() + 120
         delta = tmp_path / "d.safetensors"
-        while _steps_in(delta) <= 20 and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)  # until the second epoch has been written, however slow the machine is
+        written: set[int] = set()  # when: a file that is replaced meanwhile is not read
+        while len(written) < 2 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+            written |= {delta.stat().st_mtime_ns} if delta.exists() else set()
         ranks = [int(pid) for pid in subprocess.check_output(["pgrep", "-P", str(process.pid)]).split()]
         environments = {pid: Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in ranks}
         os.kill(
@@ -332,7 +334,8 @@ def test_a_rank_that_dies_leaves_a_delta_to_go_on_from(victim: int, photos: Path
         process.kill()
     assert process.returncode == 1
     (told,) = [line for line in errors.splitlines() if "--resume goes on" in line]
-    steps, fit = _steps_in(delta), read_delta(delta)[1]["fit"]
+    tensors, document = read_delta(delta)
+    steps, fit = tensors["steps"].tolist()[0], document["fit"]
     assert "d.safetensors" in told
     assert steps > 20
     assert fit["epoch"] * 20 + fit["batch"] == steps
@@ -341,11 +344,6 @@ def test_a_rank_that_dies_leaves_a_delta_to_go_on_from(victim: int, photos: Path
     with pytest.raises(KeyboardInterrupt):
         again.fit(found, 1000, batch_size=2, on_step=lambda adapter: _stop_at(adapter, steps + 2))
     assert again.step == steps + 2, "one process goes on with what two began"
-
-
-def _steps_in(delta: Path) -> int:
-    """How many a delta has seen; none, if it is not there yet."""
-    return int(read_delta(delta)[0]["steps"].tolist()[0]) if delta.exists() else 0
 
 
 def _stop_at(adapter: Adapter, steps: int) -> None:
