@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from acclimate import METHODS, Adapter
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 from acclimate.demo.network import SmallResNet
+from acclimate.fast.measures import Measures, Shown, native_measures
 from acclimate.objectives import Objective
 from acclimate.optimization import make_optimizer
 
@@ -210,6 +211,8 @@ def alone(args: argparse.Namespace) -> Iterator[Row]:
             fused, single = (_update(network, method, fused=is_fused) for is_fused in (True, False))
             what = f"an update of {network} by {METHODS[method].optimizer}"
             pairs[what] = ("optimizer", fused, single)
+        what = f"what the guard looks at in a step of {network}, batch 64"
+        pairs[what] = ("measures", *_looks(network))
     for what, (saving, ours, other) in pairs.items():
         found = [(seconds(ours), seconds(other)) for _ in range(20 + TURNS)][20:]
         took = {
@@ -222,6 +225,21 @@ def alone(args: argparse.Namespace) -> Iterator[Row]:
             | {f"{key}_us": round(1e6 * t, 1) for key, t in took.items()}
             | {"cost": times, "cost_iqr": iqr}
         )
+
+
+def _looks(network: str) -> tuple[Action, Action]:
+    """Gradients, the parameters' way, logits and class distribution, by the kernel and by torch."""
+    adapter = Adapter(make_network(network, 224), "slr", normalize=IMAGENET)
+    source = [p.detach().clone() for p in adapter._engine.parameters.values()]
+    native = native_measures(source)
+    assert native is not None, "there is no C compiler"
+    now = [p + 1e-3 * torch.randn_like(p) for p in source]
+    gradients = [1e-3 * torch.randn_like(p) for p in source]
+    logits = torch.randn(64, 1000)
+    p = logits.softmax(1).mean(0)
+    shown = Shown(p.mean(), p.amax(), p, gradients, now, source, logits)
+    plain = Measures()
+    return (lambda: native(shown)), (lambda: plain(shown))
 
 
 def _update(network: str, method: str, *, fused: bool) -> Action:

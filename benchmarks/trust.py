@@ -34,7 +34,9 @@ from acclimate import Adapter
 from acclimate.corruptions import CORRUPTIONS, VALIDATION_NAMES
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import AcclimateWarning, DivergenceError
+from acclimate.fast.measures import Shown
 from acclimate.gate import judge
+from acclimate.guard import look_at
 from acclimate.metrics import measure
 from acclimate.stability import Views, temperature_for
 
@@ -159,12 +161,13 @@ def cost() -> Row:
     assert engine.objective is not None
     followed = engine.objective.distribution
 
+    assert followed.confidence is not None
+    seen = Shown(followed.confidence, followed.confidence, followed.p, ())
+    watched = seen._replace(now=engine.guard.way[0], source=engine.guard.way[1], logits=logits)
+
     def watch() -> None:
-        way = engine.guard.measures()
-        shown = [torch.linalg.vector_norm(logits, dim=1).mean(), followed.common_share(), *way]
-        *_, drift = torch.stack(shown).tolist()
-        engine.guard.drift_of([drift] * len(way))
-        followed.possible_entropy(BATCH)
+        look = look_at(engine._measures(watched), followed, engine.guard, BATCH)
+        engine.guard.finding(look)
 
     def seconds(action: Any, times: int) -> float:
         begun = time.perf_counter()

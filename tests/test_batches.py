@@ -242,7 +242,7 @@ def test_checked_images() -> None:
     with pytest.raises(InputError, match=r"got the shape \(0, 3, 4, 4\)"):
         checked_images(torch.zeros(0, 3, 4, 4), cpu, torch.float32, single=None)
     with pytest.raises(InputError, match="no batch statistics: give more"):
-        checked_images(images(1), cpu, torch.float32, single="give more")
+        checked_images(images(1), cpu, torch.float32, single=lambda: "give more")
     assert checked_images(images(1), cpu, torch.float32).shape == (1, 3, 16, 16)
     assert checked_images(images(2) * 3e38, cpu, torch.float32).isfinite().all()  # only their sum is not
     bad = images(4)

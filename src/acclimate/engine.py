@@ -12,9 +12,10 @@ from torch.utils.checkpoint import CheckpointError
 
 from acclimate.errors import AcclimateWarning, DivergenceError, ModelError, OptionError
 from acclimate.fast.checkpoints import Checkpoints
+from acclimate.fast.measures import Measures, Shown, native_measures
 from acclimate.fast.precision import LossScale, chosen_precision
 from acclimate.fast.recycling import begin_step, exactly
-from acclimate.guard import Guard, Look, shown
+from acclimate.guard import Guard, Look, look_at
 from acclimate.images import checked_images
 from acclimate.interrupts import uninterrupted
 from acclimate.labelling import label_table
@@ -91,6 +92,9 @@ class Engine:
             ranks=self.ranks,
         )
         own = [p for name, p in self.parameters.items() if name.startswith("model.")]
+        is_lean = self.ranks.size == 1 and "measures" in options.tricks
+        native = native_measures(self.parameters.values()) if is_lean else None
+        self._measures = native or Measures(self.ranks)
         self.guard = Guard(own or self.parameters.values(), active=options.guard)
         self.adapts = bool(self._moving.source)
         self.reset()
@@ -206,7 +210,7 @@ class Engine:
             return
         told = len(self.guard.alarms)
         with uninterrupted():
-            drift = self.guard.drift_of(torch.stack(self.guard.measures()).tolist())
+            drift = self.guard.drift_of(self._measures.way(*self.guard.way))
             if self.guard.finding(Look(drift)) is not None:
                 state = self.guard.react(self.step)
                 assert state is not None  # no images were looked at
@@ -349,11 +353,13 @@ class Engine:
     def _checked(self, images: Tensor, index: Tensor | None = None) -> Tensor:
         if self._recycles:
             begin_step()
-        # a share of one image is none of one image in all
-        single = None if self.ranks.synchronised else self.prepared.statistics.single
-        checked = checked_images(images, self.device, self._dtype, single=single, index=index)
+        checked = checked_images(images, self.device, self._dtype, single=self._single, index=index)
         self.network.check(checked)
         return checked
+
+    def _single(self) -> str | None:
+        """Why the network cannot take a batch of one image; a share of one image is none of one in all."""
+        return None if self.ranks.synchronised else self.prepared.statistics.single
 
     def _rehearse(self, images: Tensor) -> Tensor:
         """The forward pass of a step that leaves no trace."""
@@ -396,12 +402,13 @@ class Engine:
     def _measured(self, loss: Tensor, logits: Tensor) -> Look:
         """What a step shows, by one transfer from the device."""
         assert self.objective is not None
-        gradients = self._gradients() if self._learns else []
-        followed = self.objective.distribution
-        if not (self.guard.active and self._learns):
-            return shown(loss, followed, gradients)
-        lengths = self.ranks.mean(torch.linalg.vector_norm(logits, dim=1))
-        return shown(loss, followed, gradients, self.guard, lengths, self._count(len(logits)))
+        followed, learns = self.objective.distribution, self._learns
+        assert followed.confidence is not None
+        seen = (loss, followed.confidence, followed.p, self._gradients() if learns else ())
+        if not (self.guard.active and learns):
+            return Look(0.0, *self._measures(Shown(*seen))[:4])
+        numbers = self._measures(Shown(*seen, *self.guard.way, logits))
+        return look_at(numbers, followed, self.guard, self._count(logits.shape[0]))
 
     def _overflows(self, look: Look) -> bool:
         """Whether the gradient is too large for float16 only, so that a smaller loss scale helps."""

@@ -23,16 +23,17 @@ import dataclasses
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from acclimate.diversity import ClassDistribution
+from acclimate.fast.measures import Numbers
 from acclimate.types import Alarm
 
-__all__ = ["SIGNALS", "Guard", "Look", "shown"]
+__all__ = ["SIGNALS", "Guard", "Look", "look_at"]
 
 State = dict[str, Tensor]
 
@@ -59,33 +60,18 @@ class Look(NamedTuple):
     """Of p_t, for so many images and this prior."""
 
 
-def shown(
-    loss: Tensor,
-    followed: ClassDistribution,
-    gradients: list[Tensor],
-    guard: Guard | None = None,
-    logit_norm: Tensor | None = None,
-    images: int = 0,
-) -> Look:
-    """What a step shows, by one transfer from the device; with a guard, also what that one wants to know."""
-    assert followed.confidence is not None
-    values = [loss, followed.confidence, followed.entropy()]
-    moved = gradients if guard is None else [*gradients, *guard.way()]
-    norms = torch._foreach_norm(moved) if moved else ()
-    more = [] if logit_norm is None else [logit_norm, followed.p.amax()]
-    narrow = [v if v.dtype == torch.float32 else v.float() for v in (*values, *norms, *more)]
-    found: list[float] = torch.stack(narrow).tolist()
-    told = dict(zip(("loss", "confidence", "class_entropy"), found, strict=False))
-    end = 3 + len(gradients)
-    told["gradient_norm"] = math.hypot(*found[3:end])
-    if guard is None:
-        return Look(0.0, **told)
-    length, share = found[-2:]
+def look_at(numbers: Numbers, followed: ClassDistribution, guard: Guard, images: int) -> Look:
+    """What a guard wants to know of a step, from what was measured of it."""
+    share = numbers.top_share
     if share > SIGNALS["share"].high:  # which is rare, and worth another transfer
         share = followed.common_share().item()
-    drift = guard.drift_of(found[end:-2])
-    possible = followed.possible_entropy(images)
-    return Look(drift, logit_norm=length, top_share=share, possible_entropy=possible, **told)
+    return Look(
+        guard.drift_of(numbers.way),
+        *numbers[:4],
+        numbers.logit_norm,
+        share,
+        followed.possible_entropy(images),
+    )
 
 
 class _Seen(NamedTuple):
@@ -188,17 +174,14 @@ class Guard:
         self._lengths: list[tuple[float, float]] = []  # of logits and gradients, at the beginning
         self._means: tuple[int, float | None, float | None] = (0, None, None)  # of so many of them
 
-    def way(self) -> tuple[Tensor, ...]:
-        """Of the parameters, from the source."""
-        with torch.no_grad():
-            return torch._foreach_sub(self._parameters, self._source)
+    @property
+    def way(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """The parameters, and the same at the source."""
+        return self._parameters, self._source
 
-    def measures(self) -> list[Tensor]:
-        """The length of its parts, still on the device."""
-        return list(torch._foreach_norm(self.way()))
-
-    def drift_of(self, parts: Iterable[float]) -> float:
-        return math.hypot(*parts) / max(self._length, 1e-12)
+    def drift_of(self, way: float) -> float:
+        """The way's length as a part of the source's."""
+        return way / max(self._length, 1e-12)
 
     def finding(self, look: Look) -> str | None:
         """The first signal that is out of bounds; without one, what is looked at becomes part of the past."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -46,13 +46,13 @@ def checked_images(
     device: torch.device,
     dtype: torch.dtype,
     *,
-    single: str | None = None,
+    single: Callable[[], str | None] | None = None,
     index: Tensor | None = None,
 ) -> Tensor:
     """Images on a device that can take part in a backward pass, or a clear error; not in inference mode.
 
-    ``single`` says why the network cannot take a batch of one image, if it cannot; ``index`` where the
-    images stand in the data, if that is known.
+    ``single`` is asked why the network cannot take a batch of one image, if it cannot; ``index`` says where
+    the images stand in the data, if that is known.
     """
     if not isinstance(images, Tensor) or not images.is_floating_point():
         got = str(images.dtype) if isinstance(images, Tensor) else type(images).__name__
@@ -60,11 +60,11 @@ def checked_images(
         raise InputError(
             f"images must be a tensor of floating-point numbers, got {got}{hint or _HINTS.get(got, '')}"
         )
-    if images.ndim < 2 or len(images) == 0:
-        shape = tuple(images.shape)
+    shape = tuple(images.shape)
+    if len(shape) < 2 or shape[0] == 0:
         raise InputError(f"images must be a batch (N, C, H, W) of at least one, got the shape {shape}")
-    if len(images) == 1 and single is not None:
-        raise InputError(f"a batch of one image has no batch statistics: {single}")
+    if shape[0] == 1 and single is not None and (why := single()) is not None:
+        raise InputError(f"a batch of one image has no batch statistics: {why}")
     images = images.clone() if images.is_inference() else images.detach()
     if images.device != device or images.dtype != dtype:
         images = images.to(device, dtype)

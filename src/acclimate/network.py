@@ -93,10 +93,11 @@ class Network(nn.Module):
             images = images.contiguous()
         elif self._channels_last and images.ndim == 4 and images.device.type == "cpu":
             images = images.contiguous(memory_format=torch.channels_last)
+        as_usual = not self._before and images.is_contiguous()
         with self._autocast(images.device.type), self._lean if self._lean else _AS_IT_IS:
             for part in self._before:
                 images = part(images)
-            output = self._output(images)
+            output = self.model(images) if as_usual else self._output(images)
         logits = logits_of(output)
         if self._precision is not None:
             logits = logits.float()

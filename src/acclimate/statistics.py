@@ -139,7 +139,7 @@ class Statistics:
 
     def hold(self) -> Callable[[], None]:
         """Remember the statistics as they are; what this returns puts them back."""
-        steps, changing = self.steps, self._changing()
+        steps, changing = self.steps, self._changing() if self.norms else []
         if len(self._held) != len(changing):
             self._held = [tensor.clone() for tensor in changing]
         if changing:

@@ -28,6 +28,7 @@ TRICKS: Final = {
     "pooling": "pooling keeps positions, not pixels",
     "exchange": "a 1×1 convolution right before an average pooling is made behind it, of fewer pixels",
     "optimizer": "one fused update of all parameters",
+    "measures": "what the guard looks at is measured by our own kernel, in a few calls (CPU)",
     "objective": "confidence and diversity share one softmax",
 }
 """Every saving by name, with what it does."""
