@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -290,3 +291,20 @@ def test_a_failed_write_says_so_and_leaves_nothing_behind(
         adapter.save(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_delta_is_read_in_one_piece(tmp_path: Path) -> None:
+    """Else it is half of one file and half of another, where a process replaces it: a pipe has one piece."""
+    adapter = Adapter(resnet(), "slr")
+    adapter(images(8))
+    adapter.save(tmp_path / "d")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=((tmp_path / "d").read_bytes(),))
+    writer.start()
+    tensors, document = read_delta(pipe)
+    writer.join()
+    again, same = read_delta(tmp_path / "d")
+    assert document == same
+    assert tensors.keys() == again.keys()
+    assert all(torch.equal(tensors[name], again[name]) for name in again)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from acclimate.errors import DeltaError, OutputError, listed, said, short
@@ -49,9 +49,9 @@ def write_delta(
 def read_delta(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the document of a delta."""
     try:
-        with safe_open(os.fspath(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        contents = Path(path).read_bytes()  # at once: another process may replace the file meanwhile
+        tensors = load(contents)
+        metadata = _metadata(contents)
         document = json.loads(metadata[_KEY])
         version = document["format"]
         whole = version != FORMAT or metadata.get(_SUM) == _checksum(tensors, metadata[_KEY])
@@ -75,6 +75,13 @@ def read_delta(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
         )
     _check_parts(os.fspath(path), document)
     return tensors, document
+
+
+def _metadata(contents: bytes) -> dict[str, str]:
+    """What a whole safetensors file says of itself: behind its length, a header in JSON."""
+    size = int.from_bytes(contents[:8], "little")
+    found: dict[str, str] = json.loads(contents[8 : 8 + size]).get("__metadata__", {})
+    return found
 
 
 def _checksum(tensors: Mapping[str, Tensor], document: str) -> str:
