@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -142,3 +143,9 @@ def test_the_exit_code_of_the_command_is_that_of_the_program(
         main()
     assert ended.value.code == code
     assert "error:  " not in capsys.readouterr().err
+
+
+def test_only_what_draws_takes_the_time_to_import_matplotlib() -> None:
+    code = "import sys, acclimate.cli; print(sorted({'matplotlib', 'ray'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -12,7 +12,6 @@ from acclimate.cli.options import Debug, Json, Seed
 from acclimate.cli.terminal import errors_as_messages, messages, named_corruptions, split_words, written
 from acclimate.demo.measure import CORRUPTIONS, QUICK_CORRUPTIONS
 from acclimate.demo.show import show_demo
-from acclimate.demo.summary import summary_figure
 
 __all__ = ["demo"]
 
@@ -45,6 +44,8 @@ def demo(
         given = [*default] if corruption is None else split_words(corruption)
         words = ["test" if word == "all" else word for word in given]
         with written(out) as part:
+            from acclimate.demo.summary import summary_figure  # here: other commands need no matplotlib
+
             cells = show_demo(
                 named_corruptions(words), quick=quick, epochs=epochs, seed=seed, console=messages
             )

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from matplotlib.figure import Figure
 from PIL import Image
 
 from acclimate.data.pictures import read_image
 from acclimate.errors import OptionError, unknown
 from acclimate.records import read_records
 from acclimate.report import paper
-from acclimate.report.architecture import architecture_figure
-from acclimate.report.bars import figure_2
 from acclimate.report.choose import ANY, Choice
 from acclimate.report.contact_sheet import contact_sheet
-from acclimate.report.curves import figure_3, figure_a2
-from acclimate.report.drawn_table import draw_table
 from acclimate.report.formats import FORMATS
 from acclimate.report.gather import Gathered, gather
-from acclimate.report.losses import losses_figure
 from acclimate.report.reading import slim
-from acclimate.report.style import save_figure
 from acclimate.report.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["FIGURES", "Kind", "Made", "Request", "kind_of", "save"]
 
-Made = Figure | Table | Image.Image
+Made: TypeAlias = "Figure | Table | Image.Image"
 _TEXTS: Final[Mapping[str, str]] = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json"}
 _DRAWN: Final = (".pdf", ".png", ".svg", ".jpg", ".jpeg")
 _PNG_FIRST: Final = (".png", ".pdf", ".svg", ".jpg", ".jpeg")
@@ -96,7 +93,17 @@ def save(made: Made, path: Path) -> None:
     elif isinstance(made, Table) and suffix in _TEXTS:
         path.write_text(FORMATS[_TEXTS[suffix]]([made]), encoding="utf-8", errors="backslashreplace")
     else:
-        save_figure(draw_table(made) if isinstance(made, Table) else made, path)
+        drawn = _drawing("drawn_table:draw_table")(made) if isinstance(made, Table) else made
+        _drawing("style:save_figure")(drawn, path)
+
+
+def _drawing(name: str) -> Callable[..., Any]:
+    """A function of a module beside this one, which is imported when it draws: matplotlib takes its time."""
+
+    def draw(*given: Any) -> Any:
+        return pkgutil.resolve_name(f"acclimate.report.{name}")(*given)
+
+    return draw
 
 
 def _of_records(make: Callable[[Gathered, Choice], Made]) -> Callable[[Request], Made]:
@@ -123,11 +130,18 @@ def _corruptions(request: Request) -> Image.Image:
 _LOSSES: Final = "the four losses and their gradients against confidence, for two classes"
 FIGURES: Final[Mapping[str, Kind]] = MappingProxyType(
     {
-        "figure-1": _alone(_LOSSES, losses_figure),
-        "figure-2": _figure("accuracy of networks and methods on corrupted, other and clean data", figure_2),
-        "figure-3": _figure("accuracy against the fraction of classes or samples adapted to", figure_3),
-        "figure-a1": _alone("the adaptable model: input transformation and network", architecture_figure),
-        "figure-a2": _figure("accuracy against κ, and without L_div", figure_a2),
+        "figure-1": _alone(_LOSSES, _drawing("losses:losses_figure")),
+        "figure-2": _figure(
+            "accuracy of networks and methods on corrupted, other and clean data", _drawing("bars:figure_2")
+        ),
+        "figure-3": _figure(
+            "accuracy against the fraction of classes or samples adapted to", _drawing("curves:figure_3")
+        ),
+        "figure-a1": _alone(
+            "the adaptable model: input transformation and network",
+            _drawing("architecture:architecture_figure"),
+        ),
+        "figure-a2": _figure("accuracy against κ, and without L_div", _drawing("curves:figure_a2")),
         "table-1": _table("methods by corruptions, after the first and the last epoch", paper.table_1),
         "table-2": _table("SSIM and accuracy without and with input transformation", paper.table_2),
         "table-a1": _table("table 1 with standard deviations over seeds", paper.table_a1),
@@ -138,7 +152,7 @@ FIGURES: Final[Mapping[str, Kind]] = MappingProxyType(
         "corruptions": Kind(
             "contact sheet of an image: 19 corruptions, 5 severities", _corruptions, _IMAGE, _PIXELS
         ),
-        "losses": _alone("figure-1, by its own name", losses_figure, _PNG_FIRST),
+        "losses": _alone("figure-1, by its own name", _drawing("losses:losses_figure"), _PNG_FIRST),
     }
 )
 """Every figure and table by name."""
