@@ -300,7 +300,8 @@ def test_a_delta_is_read_in_one_piece(tmp_path: Path) -> None:
     adapter.save(tmp_path / "d")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_bytes, args=((tmp_path / "d").read_bytes(),))
+    contents = (tmp_path / "d").read_bytes()
+    writer = threading.Thread(target=pipe.write_bytes, args=(contents,), daemon=True)
     writer.start()
     tensors, document = read_delta(pipe)
     writer.join()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from acclimate import Adapter
+from acclimate.fast import measures
 from acclimate.fast.measures import Measures, NativeMeasures, Numbers, Shown, native_measures
 
 NATIVE = native_measures(())
@@ -92,6 +93,17 @@ def test_what_is_no_number_is_seen(measure: Measures, bad: float, place: int) ->
     assert (numbers.top_share <= 1) == (bad == -math.inf)
 
 
+@pytest.mark.parametrize("measure", WAYS, ids=lambda measure: type(measure).__name__)
+@pytest.mark.parametrize(("size", "length"), [(1e20, math.inf), (1e-30, 0.0)])
+def test_lengths_that_single_precision_cannot_square(measure: Measures, size: float, length: float) -> None:
+    """Neither can an optimiser that keeps squares: it must not be given such a gradient."""
+    seen = shown([5], 2, 4)
+    seen = seen._replace(
+        gradients=[torch.full((20,), size)], now=[torch.full((3,), size)], source=[torch.zeros(3)]
+    )
+    assert measure(seen).gradient_norm == measure(seen).way == measure.way(seen.now, seen.source) == length
+
+
 @pytest.mark.skipif(NATIVE is None, reason="no C compiler")
 def test_a_class_that_never_comes_adds_nothing() -> None:
     assert NATIVE is not None
@@ -111,6 +123,43 @@ def test_logits_of_another_kind_are_torchs(change: Any) -> None:
     assert NATIVE is not None
     seen = shown([3, 4], 5, 6)
     assert NATIVE(seen._replace(logits=change(seen.logits))) == pytest.approx(exact(seen), rel=2e-6)
+
+
+@pytest.mark.skipif(NATIVE is None, reason="no C compiler")
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda p: p.double(), id="double"),
+        pytest.param(lambda p: p.repeat_interleave(2)[::2], id="with gaps"),
+    ],
+)
+@pytest.mark.parametrize("has_logits", [True, False])
+def test_a_distribution_of_another_kind_is_torchs(change: Any, has_logits: bool) -> None:
+    assert NATIVE is not None
+    seen = shown([3, 4], 5, 6)
+    found = NATIVE(seen._replace(p=change(seen.p), logits=seen.logits if has_logits else None))
+    assert found.class_entropy == pytest.approx(exact(seen).class_entropy, rel=2e-6)
+    assert found.top_share == pytest.approx(exact(seen).top_share, rel=2e-6)
+
+
+@pytest.mark.skipif(NATIVE is None, reason="no C compiler")
+def test_zeros_that_lie_nowhere_are_torchs() -> None:
+    assert NATIVE is not None
+    seen = shown([3, 4], 5, 6)
+    zeros = torch._efficientzerotensor(3)
+    assert zeros.data_ptr() == 0
+    found = NATIVE(seen._replace(gradients=[zeros, seen.gradients[1]]))
+    assert found.gradient_norm == pytest.approx(seen.gradients[1].norm().item(), rel=2e-6)
+    assert NATIVE.way([zeros], [torch.ones(3)]) == pytest.approx(math.sqrt(3))
+
+
+def test_a_network_in_float64_is_seen_as_without() -> None:
+    images = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(1)).double()
+    lean, plain = (Adapter(network().double(), "bn", fast=fast) for fast in (["measures"], False))
+    for adapter in (lean, plain):
+        adapter(images)
+    assert lean.history.class_entropy == pytest.approx(plain.history.class_entropy)
+    assert 0 < lean.history.class_entropy[0] < math.log(10)
 
 
 def test_parameters_of_another_kind_are_torchs() -> None:
@@ -149,3 +198,13 @@ def test_copies_measure_too() -> None:
     for other in (copy.deepcopy(adapter), pickle.loads(pickle.dumps(adapter))):
         assert isinstance(other._engine._measures, NativeMeasures)
         assert torch.equal(other(images), copy.deepcopy(adapter)(images))
+
+
+def test_a_copy_that_is_opened_without_a_compiler_measures_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter, images = Adapter(network(), "slr", freeze="none"), torch.rand(16, 3, 8, 8)
+    adapter(images)
+    written = pickle.dumps(adapter)
+    monkeypatch.setattr(measures, "_native", lambda: None)
+    opened = pickle.loads(written)
+    assert type(opened._engine._measures) is Measures
+    assert torch.equal(opened(images), adapter(images))

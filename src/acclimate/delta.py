@@ -49,7 +49,7 @@ def write_delta(
 def read_delta(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the document of a delta."""
     try:
-        contents = Path(path).read_bytes()  # at once: another process may replace the file meanwhile
+        contents = _contents(path)
         tensors = load(contents)
         metadata = _metadata(contents)
         document = json.loads(metadata[_KEY])
@@ -59,6 +59,8 @@ def read_delta(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
         raise DeltaError(f"there is no file {os.fspath(path)}") from None
     except OSError as error:
         raise DeltaError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+    except MemoryError:
+        raise DeltaError(f"cannot read {os.fspath(path)}: it does not fit into memory") from None
     except SafetensorError as error:
         raise DeltaError(f"{os.fspath(path)} is not a whole safetensors file ({said(error)})") from error
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -75,6 +77,13 @@ def read_delta(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
         )
     _check_parts(os.fspath(path), document)
     return tensors, document
+
+
+def _contents(path: str | os.PathLike[str]) -> bytes:
+    """By one opening, as another process may replace the file; of another kind of file, its first bytes."""
+    with open(path, "rb") as file:
+        start = file.read(9)
+        return start + file.read() if start.endswith(b"{") else start
 
 
 def _metadata(contents: bytes) -> dict[str, str]:

@@ -1,12 +1,13 @@
 /* What a step shows of itself, in one call: lengths of lists of vectors and of the rows of a matrix, and the entropy
-   and the largest entry of a distribution. Sums are taken in double, in an order that depends on lengths only. */
+   and the largest entry of a distribution. Sums are taken in double, in an order that depends on lengths only. The
+   square of a length becomes a float, as it is for torch and for Adam: one that is too large for that is infinite. */
 
 #include <math.h>
 
 #define SUMS 16 /* that are taken side by side */
 
 /* Of x, or of the way from y to x if there is a y. */
-static double squares(const float *x, const float *y, long size) {
+static float squares(const float *x, const float *y, long size) {
     double sums[SUMS] = {0}, sum = 0;
     long i = 0;
     for (; i + SUMS <= size; i += SUMS)
@@ -19,7 +20,7 @@ static double squares(const float *x, const float *y, long size) {
         sum += d * d;
     }
     for (long j = 0; j < SUMS; j++) sum += sums[j];
-    return sum;
+    return (float)sum;
 }
 
 /* The mean length of the rows of a matrix. */

@@ -80,7 +80,7 @@ class Measures:
 
 
 class NativeMeasures(Measures):
-    """By `measures.c`, of parameters that it can read; by torch, where it cannot read the logits."""
+    """By `measures.c`, of parameters that it can read; by torch, where there is something that it cannot."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         super().__init__()
@@ -88,33 +88,37 @@ class NativeMeasures(Measures):
         self._measure.argtypes, self._measure.restype = (ctypes.c_char_p, ctypes.c_void_p), None
 
     def __reduce__(self) -> tuple[object, tuple[()]]:
-        return _native, ()
+        return _native_or_torchs, ()
 
     def way(self, now: Sequence[Tensor], source: Sequence[Tensor]) -> float:
-        return self._measured((), now, source, 0, 0, 0, 0, 0)[1]
+        made = self._measured((), now, source, 0, 0, 0, 0, 0)
+        return super().way(now, source) if made is None else made[1]
 
     def __call__(self, shown: Shown) -> Numbers:
         loss, confidence, p, gradients, now, source, logits = shown
-        if logits is None:
-            rows = (0, 0, 0)
-        elif logits.dtype == torch.float32 and logits.is_contiguous():
-            rows = (logits.data_ptr(), *logits.shape)
-        else:
+        made = None
+        if _is_readable(p) and (logits is None or _is_readable(logits)):
+            rows = (0, 0, 0) if logits is None else (logits.data_ptr(), *logits.shape)
+            made = self._measured(gradients, now, source, *rows, p.data_ptr(), p.numel())
+        if made is None:
             return super().__call__(shown)
-        own = p.data_ptr(), p.numel()
-        gradient, way, length, entropy, top = self._measured(gradients, now, source, *rows, *own)
+        gradient, way, length, entropy, top = made
         norm = None if logits is None else length
         return Numbers(loss.item(), confidence.item(), entropy, gradient, way, norm, top)
 
     def _measured(
         self, still: Sequence[Tensor], now: Sequence[Tensor], source: Sequence[Tensor], *rest: int
-    ) -> list[float]:
+    ) -> list[float] | None:
+        """None where a vector lies nowhere, as that of torch's which are zero as a whole."""
         vectors = [*still, *now]
         places = [x.data_ptr() for x in vectors]
-        places += [0] * len(still)
-        places += [x.data_ptr() for x in source]
+        begins = [x.data_ptr() for x in source]
+        if 0 in places or 0 in begins:
+            return None
         count = len(vectors)
-        given = _layout(count).pack(len(still), count, *rest, *places, *[x.numel() for x in vectors])
+        sizes = [x.numel() for x in vectors]
+        nowhere = [0] * len(still)
+        given = _layout(count).pack(len(still), count, *rest, *places, *nowhere, *begins, *sizes)
         made = _Five()
         self._measure(given, ctypes.addressof(made))
         return list(made)
@@ -139,9 +143,16 @@ def native_measures(parameters: Iterable[Tensor]) -> NativeMeasures | None:
 
     A gradient lies in memory as its parameter does, and is of the same type: torch sees to that.
     """
-    if all(x.dtype == torch.float32 and x.is_cpu and x.is_contiguous() for x in parameters):
-        return _native()
-    return None
+    return _native() if all(map(_is_readable, parameters)) else None
+
+
+def _is_readable(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and x.is_cpu and x.is_contiguous()
+
+
+def _native_or_torchs() -> Measures:
+    """For a copy: it may be made on another machine, without a compiler."""
+    return _native() or Measures()
 
 
 @functools.cache
