@@ -11,9 +11,10 @@ PEERS := $(VENV)-peers
 demo: $(READY)
 	$(BIN)/acclimate demo
 
-# A process for each of up to four cores, one thread in each: files side by side are faster than threads.
+# A process for each of up to four cores, one thread in each: files side by side are faster than threads. Bytecode is
+# kept, whatever the environment says: the tests start Python more than a hundred times.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder \
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder \
 		--cov=acclimate --cov-report=term
 
 check: $(READY)
