@@ -25,10 +25,13 @@ from speed import BF16, Row, Worker, WorkerError, machine, spread
 from speed_worker import IMAGENET, SEED, Job, make_network
 from torch import Tensor, nn
 
-from acclimate import METHODS, Adapter
+from acclimate import METHODS, Adapter, InputTransformation
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 from acclimate.demo.network import SmallResNet
+from acclimate.fast import TRICKS
+from acclimate.fast.lean import Lean
 from acclimate.fast.measures import Measures, Shown, native_measures
+from acclimate.fast.recycling import keep_memory
 from acclimate.objectives import Objective
 from acclimate.optimization import make_optimizer
 
@@ -36,6 +39,7 @@ CLASSES = (10, 100, 1000, 4096, 10_000, 21_841)
 BATCHES = (2, 4, 8, 16, 32, 64)
 SIDES = (32, 64, 96, 128, 160, 192, 224)
 IMAGES = (64, 128, 256, 512, 1024)
+BATCH = 16
 STEPS = 2000
 TURNS = 200
 LINEAR, SHARE, OVERHEAD = 1.1, 2.0, 200.0
@@ -213,18 +217,41 @@ def alone(args: argparse.Namespace) -> Iterator[Row]:
             pairs[what] = ("optimizer", fused, single)
         what = f"what the guard looks at in a step of {network}, batch 64"
         pairs[what] = ("measures", *_looks(network))
+    for side in (32, 224):
+        what = f"the input transformation, forward and backward, {BATCH} images of {side} pixels a side"
+        ours, other = (_transformation(side, is_trained) for is_trained in (True, False))
+        pairs[what] = ("trained", ours, other)
     for what, (saving, ours, other) in pairs.items():
-        found = [(seconds(ours), seconds(other)) for _ in range(20 + TURNS)][20:]
+        turns = TURNS if seconds(ours) < 0.1 else TURNS // 10
+        found = [(seconds(ours), seconds(other)) for _ in range(turns // 10 + turns)][turns // 10 :]
         took = {
             key: statistics.median(pair[i] for pair in found) for i, key in enumerate(("with", "without"))
         }
         times, iqr = spread([without / own for own, without in found])
-        row = {"part": "alone", "what": what, "saving": saving, "turns": TURNS}
+        row = {"part": "alone", "what": what, "saving": saving, "turns": turns}
         yield (
             row
             | {f"{key}_us": round(1e6 * t, 1) for key, t in took.items()}
             | {"cost": times, "cost_iqr": iqr}
         )
+
+
+def _transformation(side: int, is_trained: bool) -> Action:
+    """In the mode in which a network runs while it adapts."""
+    keep_memory()
+    transform = InputTransformation(generator=torch.Generator().manual_seed(SEED))
+    lean = Lean([name for name in TRICKS if is_trained or name != "trained"])
+    images = torch.rand(BATCH, 3, side, side).contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        transform.tau.fill_(0.7)  # as after some steps
+
+    def run() -> None:
+        transform.zero_grad(set_to_none=True)
+        with lean:
+            made = transform(images)
+        made.square().mean().backward()
+
+    return run
 
 
 def _looks(network: str) -> tuple[Action, Action]:

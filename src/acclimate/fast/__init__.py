@@ -20,6 +20,7 @@ TRICKS: Final = {
     "weights": "layers with a frozen weight keep no input; its layout and low precision are made only once",
     "packing": "frozen weights lie as the kernels of oneDNN read them, for both passes (CPU)",
     "winograd": "3×3 convolutions of float32 take 2.25 times fewer products, by our own kernel (CPU)",
+    "trained": "3×3 convolutions of the input transformation, in float32, by our own kernels (CPU)",
     "norms": "batch and group norms keep their input only; an activation behind one is made again from it",
     "native": "norms and activations by our own kernels, which the machine's C compiler makes once (CPU)",
     "fusion": "an addition or a clamp right behind a norm is made in the pass that writes the norm (CPU)",

@@ -12,15 +12,18 @@ from acclimate.fast.layout import empty, layout_of
 from acclimate.fast.once import once_differentiable
 from acclimate.fast.packing import Geometry, convolved, transposed
 from acclimate.fast.subpixels import Subpixels
+from acclimate.fast.through_torch import convolved_by_torch, transposed_by_torch
+from acclimate.fast.trained import Trained
 from acclimate.fast.weights import Weights, is_packable
 
 __all__ = ["convolution"]
 
 
-def convolution(dimensions: int, weights: Weights) -> Callable[..., Any]:
+def convolution(dimensions: int, weights: Weights, trained: Trained | None = None) -> Callable[..., Any]:
     """``torch.conv1d``, ``conv2d`` or ``conv3d`` that keeps no input; where it cannot, NotImplemented.
 
     If it is put off, which is for pointwise ones of what lies pixel by pixel, nothing is written yet.
+    What is ``trained`` is for weights that are not frozen.
     """
 
     def lean(
@@ -35,15 +38,18 @@ def convolution(dimensions: int, weights: Weights) -> Callable[..., Any]:
         is_put_off: bool = False,
     ) -> Any:
         frozen = not weight.requires_grad and (bias is None or not bias.requires_grad)
-        if not frozen or x.ndim != dimensions + 2 or isinstance(padding, str):
+        if (not frozen and trained is None) or x.ndim != dimensions + 2 or isinstance(padding, str):
             return NotImplemented
+        sides = _each(stride, dimensions), _each(padding, dimensions), _each(dilation, dimensions)
+        geometry = Geometry(*sides, groups)
+        if not frozen:
+            assert trained is not None
+            return trained.convolution(x, weight, bias, geometry)
         # the autocast that this call bypasses
         x, dtype = weights.for_autocast(x), weights.precision_of(weight)
         if x.dtype != dtype or (bias is not None and weights.precision_of(bias) != dtype):
             return NotImplemented
         bias = None if bias is None else weights.cast(bias, dtype)
-        sides = _each(stride, dimensions), _each(padding, dimensions), _each(dilation, dimensions)
-        geometry = Geometry(*sides, groups)
         return _Convolution.apply(x, weight, bias, geometry, weights, is_put_off)  # type: ignore[no-untyped-call]
 
     return lean
@@ -66,7 +72,9 @@ class _Convolution(torch.autograd.Function):
             return empty(torch.Size((len(x), len(weight), *x.shape[2:])), torch.channels_last, x)
         if x.dtype != torch.float64 and x.is_cpu and _fails(x, weight, geometry):
             ctx.form = None
-            return _convolved(_in_planes(x), _in_planes(weights.cast(weight, x.dtype)), bias, geometry)
+            return convolved_by_torch(
+                _in_planes(x), _in_planes(weights.cast(weight, x.dtype)), bias, geometry
+            )
         if ctx.form == torch.channels_last and is_packable(bias, weight) and (bias is None or bias.is_cpu):
             made = weights.convolved_by_winograd(x, weight, bias, geometry)
             if made is not None:
@@ -77,7 +85,7 @@ class _Convolution(torch.autograd.Function):
             return convolved(x, packed, bias, geometry)
         if x.is_contiguous():  # both, where there is one pixel or one channel: torch takes it for planes
             ctx.form = torch.contiguous_format
-        return _convolved(x, weights.stock(weight, x.dtype, ctx.form), bias, geometry)
+        return convolved_by_torch(x, weights.stock(weight, x.dtype, ctx.form), bias, geometry)
 
     @staticmethod
     @once_differentiable
@@ -96,7 +104,7 @@ def _gradient_of_input(
 ) -> Tensor:
     if form is None:
         plain = _in_planes(weights.cast(weight, gradient.dtype))
-        return _through_torch(_in_planes(gradient), shape, torch.contiguous_format, plain, geometry)
+        return transposed_by_torch(_in_planes(gradient), shape, torch.contiguous_format, plain, geometry)
     on_cpu, dtype = gradient.is_cpu, gradient.dtype
     depthwise = _is_depthwise(weight, geometry)
     if depthwise and on_cpu and max(*geometry.stride, *geometry.dilation) == 1:
@@ -104,7 +112,7 @@ def _gradient_of_input(
         rest = tuple(k - 1 - p for k, p in zip(weight.shape[2:], geometry.padding, strict=True))
         if min(rest) >= 0:
             turned = weights.flipped(weights.cast(weight, dtype))
-            return _convolved(gradient, turned, None, geometry._replace(padding=rest))
+            return convolved_by_torch(gradient, turned, None, geometry._replace(padding=rest))
     if depthwise and on_cpu and dtype not in (torch.float32, torch.float64):
         # oneDNN has no fast kernel for this one in low precision: it took fifty times longer
         wide = _gradient_of_input(gradient.float(), shape, form, weight, geometry, weights)
@@ -122,25 +130,7 @@ def _gradient_of_input(
         packed = weights.packed_transposed(weight, geometry, gradient, shape[2:])
         if packed is not None:
             return transposed(gradient, packed, geometry, weight.shape[2:], shape[2:])
-    return _through_torch(gradient, shape, form, weights.stock(weight, dtype, form), geometry)
-
-
-def _through_torch(
-    gradient: Tensor, shape: torch.Size, form: torch.memory_format, weight: Tensor, geometry: Geometry
-) -> Tensor:
-    """The same by torch's own."""
-    stride, padding, dilation, groups = geometry
-    like, zeros = empty(shape, form, gradient), [0] * len(stride)
-    made: Tensor = torch.ops.aten.convolution_backward(
-        gradient, like, weight, None, stride, padding, dilation, False, zeros, groups, (True, False, False)
-    )[0]
-    return made
-
-
-def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-    stride, padding, dilation, groups = geometry
-    zeros = [0] * len(stride)
-    return torch.convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups)
+    return transposed_by_torch(gradient, shape, form, weights.stock(weight, dtype, form), geometry)
 
 
 def _is_depthwise(weight: Tensor, geometry: Geometry) -> bool:

@@ -25,6 +25,7 @@ from acclimate.fast.group_norm import GroupNorms
 from acclimate.fast.native import native_kernels
 from acclimate.fast.norm import Norms
 from acclimate.fast.pooling import Pools
+from acclimate.fast.trained import Trained
 from acclimate.fast.weights import Weights
 from acclimate.ranks import ALONE, Ranks
 
@@ -51,9 +52,11 @@ class Lean(TorchFunctionMode):
         """How many parts are being run that will be run again, and must keep the same then."""
         self._table: dict[Callable[..., Any], Callable[..., Any]] = {}
         if "weights" in tricks:
-            weights = Weights(packs="packing" in tricks, winograd={"winograd", "native"} <= set(tricks))
-            kinds = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
-            self._table |= {function: convolution(n, weights) for n, function in kinds.items()}
+            has_winograd = {"winograd", "native"} <= set(tricks)
+            weights = Weights(packs="packing" in tricks, winograd=has_winograd)
+            trained = Trained(winograd=has_winograd) if {"trained", "native"} <= set(tricks) else None
+            self._table[torch.conv1d], self._table[torch.conv3d] = (convolution(n, weights) for n in (1, 3))
+            self._table[torch.conv2d] = convolution(2, weights, trained)
             self._table[F.linear] = weights.linear
         one_bit = OneBit(native="native" in tricks) if "activations" in tricks else None
         is_native = {"norms", "native"} <= set(tricks)

@@ -8,52 +8,30 @@
    1 and -1, so that nothing is lost beyond rounding; sums are over `ins` products only, and so more exact than over
    nine times as many. The products are 16 of matrices: tiles by input channels, times input by output channels.
 
-   A tile is computed in the same way wherever it is: results depend neither on the batch nor on threads. */
+   A tile is computed in the same way wherever it is: results depend neither on the batch nor on threads. Gradients of
+   weights are sums over all tiles: the same number of threads gives the same bits. */
 
-#include <stdlib.h>
-#include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#else
-static int omp_get_max_threads(void) { return 1; }
-#endif
+#include "products.h"
 
-/* A product takes ROWS tiles by two registers of output channels: as many sums as there are registers for. */
-#if defined(__AVX512F__)
-#define LANES 16
-#define ROWS 14
-#elif defined(__AVX__)
-#define LANES 8
-#define ROWS 6
-#else
-#define LANES 4
-#define ROWS 6
-#endif
-#define REST 4 /* tiles behind the last ROWS come so many at a time */
-#define COLUMNS (2 * LANES)
 #define POINTS 16               /* products of a tile */
 #define MOST (28 / ROWS * ROWS) /* tiles at a time: what is made of them stays in the cache */
 #define ROOM (MOST + REST)      /* for them and for what is multiplied behind the last */
 #define FEW (1L << 16)          /* of each point: one thread is done with them before others have woken up */
 
-typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-static inline lanes load(const float *p) { return *(const lanes *)p; }
-static inline void store(float *p, lanes x) { *(lanes *)p = x; }
-
 /* What both numbers of channels must be multiples of. */
 long columns(void) { return COLUMNS; }
 
+static const double G[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
+
 /* G g G^T of weights (outs, ins, 3, 3), as `product` reads it: point, block of output channels, input channel. */
 int pack(const float *weight, long outs, long ins, float *packed) {
-    static const double g[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
 #pragma omp parallel for schedule(static)
     for (long o = 0; o < outs; o++)
         for (long i = 0; i < ins; i++)
             for (int p = 0; p < POINTS; p++) {
                 const float *kernel = weight + (o * ins + i) * 9;
                 double sum = 0;
-                for (int k = 0; k < 9; k++) sum += g[p / 4][k / 3] * kernel[k] * g[p % 4][k % 3];
+                for (int k = 0; k < 9; k++) sum += G[p / 4][k / 3] * kernel[k] * G[p % 4][k % 3];
                 long block = p * (outs / COLUMNS) + o / COLUMNS;
                 packed[(block * ins + i) * COLUMNS + o % COLUMNS] = (float)sum;
             }
@@ -86,28 +64,6 @@ static inline void transform(const Patch *d, long c, float *made, long apart) {
         store(to + 3 * apart, t[a][1] - t[a][3]);
     }
 }
-
-/* Some tiles, `step` apart, times the packed weights of a block of output channels: written once for each number of
-   tiles, so that all sums stay in registers. */
-#define PRODUCT(name, rows) \
-    static inline void name(const float *tiles, long step, const float *packed, long ins, float *made, long outs) { \
-        lanes sum[rows][2]; \
-        _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = (lanes){0}; \
-        for (long i = 0; i < ins; i++, packed += COLUMNS) { \
-            lanes first = load(packed), second = load(packed + LANES); \
-            _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) { \
-                float one = tiles[r * step + i]; \
-                sum[r][0] += first * one; \
-                sum[r][1] += second * one; \
-            } \
-        } \
-        _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) { \
-            store(made + r * outs, sum[r][0]); \
-            store(made + r * outs + LANES, sum[r][1]); \
-        } \
-    }
-PRODUCT(product, ROWS)
-PRODUCT(rest_of_product, REST)
 
 /* A^T m A, of the channels from c on: the four outputs of a tile. */
 static inline void outputs(const float *m, long apart, long c, lanes y[4]) {
@@ -197,12 +153,6 @@ static long tiles_at_once(long tiles, int threads) {
     return times < 4 ? each : (each + ROWS - 1) / ROWS * ROWS;
 }
 
-static float *zeros(long number) {
-    size_t bytes = (sizeof(float) * number + 63) / 64 * 64;
-    float *made = aligned_alloc(64, bytes);
-    return made ? memset(made, 0, bytes) : NULL;
-}
-
 int convolve(const float *x, long images, long height, long width, long ins, const float *packed, const float *bias,
              float *y, long outs, long up, long left) {
     long high = height + 2 * up - 2, wide = width + 2 * left - 2;
@@ -210,12 +160,12 @@ int convolve(const float *x, long images, long height, long width, long ins, con
     long tiles = images * shape.down * shape.across, step = ins + LANES; /* not all rows in the same lines of a cache */
     int threads = tiles * ins * outs > FEW ? omp_get_max_threads() : 1, failed = 0;
     long each = tiles_at_once(tiles, threads);
-    float *nothing = zeros(ins);
+    float *nothing = zeros(sizeof(float) * ins);
     if (!nothing) return 1;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
         /* rows behind the last tile are multiplied, too: they must not be slow, as some numbers are */
-        float *v = zeros(POINTS * ROOM * step), *m = zeros(POINTS * ROOM * outs);
+        float *v = zeros(sizeof(float) * POINTS * ROOM * step), *m = zeros(sizeof(float) * POINTS * ROOM * outs);
         failed = !v || !m;
 #pragma omp for schedule(static)
         for (long first = 0; first < tiles; first += each)
@@ -226,5 +176,140 @@ int convolve(const float *x, long images, long height, long width, long ins, con
         free(m);
     }
     free(nothing);
+    return failed;
+}
+
+/* The gradient of a weight: G^T D G, where D is the sum of (A dy A^T) * (B^T d B) over all tiles.
+
+   D is added up in registers over some tiles, in float over some times as many, and in double over those. */
+
+#define TIMES 8 /* that sums are added up in float */
+#if LANES == 16
+#define SIDE 8 /* input channels at a time, by two registers of output channels */
+#else
+#define SIDE 4
+#endif
+
+/* A dy A^T, of the channels from c on; its points lie `apart`. */
+static inline void spread(const float *const dy[4], long c, float *made, long apart) {
+    lanes t[4][2];
+#pragma GCC unroll 2
+    for (int b = 0; b < 2; b++) {
+        lanes above = load(dy[b] + c), below = load(dy[2 + b] + c);
+        t[0][b] = above;
+        t[1][b] = above + below;
+        t[2][b] = above - below;
+        t[3][b] = -below;
+    }
+#pragma GCC unroll 4
+    for (int a = 0; a < 4; a++) {
+        float *to = made + 4 * a * apart + c;
+        store(to, t[a][0]);
+        store(to + apart, t[a][0] + t[a][1]);
+        store(to + 2 * apart, t[a][0] - t[a][1]);
+        store(to + 3 * apart, -t[a][1]);
+    }
+}
+
+/* Adds the products of so many tiles: SIDE input channels from `v` on, whose tiles are `step` apart, by COLUMNS output
+   channels from `m` on. */
+static inline void add_products(const float *v, long step, const float *m, long outs, long count, float *sums) {
+    lanes sum[SIDE][2];
+#pragma GCC unroll 8
+    for (int i = 0; i < SIDE; i++) {
+        sum[i][0] = load(sums + i * outs);
+        sum[i][1] = load(sums + i * outs + LANES);
+    }
+    for (long t = 0; t < count; t++, v += step, m += outs) {
+        lanes first = load(m), second = load(m + LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < SIDE; i++) {
+            sum[i][0] += first * v[i];
+            sum[i][1] += second * v[i];
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < SIDE; i++) {
+        store(sums + i * outs, sum[i][0]);
+        store(sums + i * outs + LANES, sum[i][1]);
+    }
+}
+
+/* Adds what some tiles are to D (points, ins, outs), and behind it to the sum of dy. */
+static void add_tiles(long first, long count, const Shape *s, const float *x, const float *dy, const float *nothing,
+                      float *v, long step, float *m, float *sums) {
+    long before = ROOM * step, behind = ROOM * s->outs; /* from one point to the next */
+    for (long t = 0; t < count; t++) {
+        Place place = place_of(first + t, s);
+        Patch patch = patch_of(place, s, x, nothing);
+        const float *from = dy + ((place.image * s->high + place.row) * s->wide + place.column) * s->outs;
+        int right = place.column + 1 < s->wide, below = place.row + 1 < s->high;
+        const float *made[4] = {from, right ? from + s->outs : nothing, below ? from + s->wide * s->outs : nothing,
+                                right && below ? from + (s->wide + 1) * s->outs : nothing};
+        for (long c = 0; c < s->ins; c += LANES) transform(&patch, c, v + t * step, before);
+        for (long c = 0; c < s->outs; c += LANES) spread(made, c, m + t * s->outs, behind);
+    }
+    for (int p = 0; p < POINTS; p++)
+        for (long o = 0; o < s->outs; o += COLUMNS)
+            for (long i = 0; i < s->ins; i += SIDE)
+                add_products(v + p * before + i, step, m + p * behind + o, s->outs, count,
+                             sums + (p * s->ins + i) * s->outs + o);
+    float *whole = sums + POINTS * s->ins * s->outs, *middle = m + 5 * behind; /* where A dy A^T has the sum of dy */
+    for (long t = 0; t < count; t++)
+        for (long c = 0; c < s->outs; c += LANES) store(whole + c, load(whole + c) + load(middle + t * s->outs + c));
+}
+
+static void move(float *sums, double *totals, long number) {
+    for (long i = 0; i < number; i++) totals[i] += sums[i];
+    memset(sums, 0, sizeof(float) * number);
+}
+
+/* Writes the gradients of a weight (outs, ins, 3, 3) and of a bias. */
+int gradients(const float *x, long images, long height, long width, long ins, const float *dy, long outs, long up,
+              long left, float *in_weight, float *in_bias) {
+    long high = height + 2 * up - 2, wide = width + 2 * left - 2, inner = POINTS * ins * outs, number = inner + outs;
+    Shape shape = {height, width, ins, outs, up, left, high, wide, (high + 1) / 2, (wide + 1) / 2};
+    long tiles = images * shape.down * shape.across, step = ins + LANES;
+    int threads = tiles * ins * outs > FEW ? omp_get_max_threads() : 1, failed = 0;
+    long each = tiles_at_once(tiles, threads);
+    float *nothing = zeros(sizeof(float) * (ins > outs ? ins : outs));
+    double *totals = zeros(sizeof(double) * number * threads);
+    if (!nothing || !totals) {
+        free(nothing);
+        free(totals);
+        return 1;
+    }
+#pragma omp parallel num_threads(threads) reduction(| : failed)
+    {
+        float *v = zeros(sizeof(float) * POINTS * ROOM * step), *m = zeros(sizeof(float) * POINTS * ROOM * outs);
+        float *sums = zeros(sizeof(float) * number);
+        double *own = totals + omp_get_thread_num() * number;
+        long times = 0;
+        failed = !v || !m || !sums;
+#pragma omp for schedule(static)
+        for (long first = 0; first < tiles; first += each) {
+            if (failed) continue;
+            add_tiles(first, tiles - first < each ? tiles - first : each, &shape, x, dy, nothing, v, step, m, sums);
+            if (++times % TIMES == 0) move(sums, own, number);
+        }
+        if (!failed) move(sums, own, number);
+        free(v);
+        free(m);
+        free(sums);
+    }
+    for (int t = 1; t < threads; t++)
+        for (long i = 0; i < number; i++) totals[i] += totals[t * number + i];
+    for (long o = 0; o < outs; o++) {
+        in_bias[o] = (float)totals[inner + o];
+        for (long i = 0; i < ins; i++)
+            for (int k = 0; k < 9; k++) {
+                double sum = 0;
+                for (int p = 0; p < POINTS; p++)
+                    sum += G[p / 4][k / 3] * totals[(p * ins + i) * outs + o] * G[p % 4][k % 3];
+                in_weight[(o * ins + i) * 9 + k] = (float)sum;
+            }
+    }
+    free(nothing);
+    free(totals);
     return failed;
 }

@@ -34,6 +34,7 @@ class Winograd:
         library.columns.argtypes, library.columns.restype = (), number
         library.pack.argtypes = (pointer, number, number, pointer)
         library.convolve.argtypes = (pointer, *[number] * 4, *[pointer] * 3, *[number] * 3)
+        library.gradients.argtypes = (pointer, *[number] * 4, pointer, *[number] * 3, pointer, pointer)
         self._library, self._columns = library, int(library.columns())
 
     def pays(self, weight: Tensor, geometry: Geometry, x: Tensor, *, turned: bool = False) -> bool:
@@ -77,6 +78,16 @@ class Winograd:
         if self._library.convolve(x.data_ptr(), *sizes, packed.data_ptr(), shift, *ends):
             raise MemoryError("there is no memory left for the tiles of a convolution")
         return made
+
+    def gradients(self, x: Tensor, gradient: Tensor, padding: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Those of the weight and the bias with which ``x`` was convolved."""
+        images, ins, height, width = x.shape
+        outs = gradient.shape[1]
+        in_weight, in_bias = x.new_empty(outs, ins, 3, 3), x.new_empty(outs)
+        sizes, ends = (images, height, width, ins), (gradient.data_ptr(), outs, *padding)
+        if self._library.gradients(x.data_ptr(), *sizes, *ends, in_weight.data_ptr(), in_bias.data_ptr()):
+            raise MemoryError("there is no memory left for the tiles of a convolution")
+        return in_weight, in_bias
 
 
 def turned_padding(geometry: Geometry) -> tuple[int, ...]:
