@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from acclimate import Adapter
+from acclimate.fast import TRICKS
+from acclimate.fast.layout import in_planes, is_by_pixel, pixel_by_pixel
 
 
 class Seen(nn.Module):
@@ -17,7 +19,7 @@ class Seen(nn.Module):
         self.last: list[bool] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        self.last.append(x.is_contiguous(memory_format=torch.channels_last))
+        self.last.append(is_by_pixel(x))
         return x
 
 
@@ -28,9 +30,10 @@ class Insists(nn.Module):
         return x.view(x.shape[0], -1)
 
 
-def network(flatten: nn.Module) -> nn.Sequential:
+def network(flatten: nn.Module, channels: int = 3) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(Seen(), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), flatten, nn.Linear(144, 5))
+    first = nn.Conv2d(channels, 4, 3)
+    return nn.Sequential(Seen(), first, nn.BatchNorm2d(4), nn.ReLU(), flatten, nn.Linear(144, 5))
 
 
 def layout(model: nn.Module) -> list[bool]:
@@ -51,11 +54,49 @@ def test_no_convolution_no_change() -> None:
     assert layout(adapter._engine.network) == [False]
 
 
+@pytest.mark.parametrize(
+    "shape", [(2, 1, 5, 4), (2, 1, 1, 4), (2, 1, 5, 1), (1, 1, 2, 2), (2, 3, 5, 4), (2, 3, 1, 2)]
+)
+def test_how_images_lie_is_what_torch_takes_them_for(shape: tuple[int, ...]) -> None:
+    """As seen by what a convolution makes of them, whose channels are several."""
+    planes = torch.rand(shape)
+    pixels = pixel_by_pixel(planes)
+    layer = nn.Conv2d(shape[1], 8, 1)
+    for images, by_pixel in (
+        (planes, False),
+        (pixels, True),
+        (in_planes(pixels), False),
+        (in_planes(planes), False),
+    ):
+        assert torch.equal(images, planes)
+        assert is_by_pixel(images) == by_pixel == is_by_pixel(layer(images))
+
+
+@pytest.mark.parametrize("method", ["tent", "slr+it"])
+@pytest.mark.parametrize("tricks", [tuple(TRICKS), ("layout",)], ids=["all", "layout"])
+def test_images_of_one_channel_too(method: str, tricks: tuple[str, ...]) -> None:
+    found = []
+    for fast in (tricks, False):
+        model = network(nn.Flatten(), 1)
+        model.insert(2, Seen())  # behind the convolution
+        adapter = Adapter(model, method, normalize=([0.5], [0.25]), fast=fast, optimizer="sgd", freeze="none")
+        images = torch.rand(2, 8, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+        found.append([adapter(batch) for batch in images])
+        seen = [module.last for module in adapter._engine.network.modules() if isinstance(module, Seen)]
+        assert seen == [[fast is not False] * 2] * 2
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("statistics", ["batch", "running", "blend"])
 @pytest.mark.parametrize("given", [torch.contiguous_format, torch.channels_last])
-def test_a_network_that_insists_gets_planes(statistics: str, given: torch.memory_format) -> None:
-    images = torch.rand(3, 8, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    adapters = [Adapter(network(f), "tent", statistics=statistics) for f in (Insists(), nn.Flatten())]
+def test_a_network_that_insists_gets_planes(
+    statistics: str, given: torch.memory_format, channels: int
+) -> None:
+    images = torch.rand(3, 8, channels, 8, 8, generator=torch.Generator().manual_seed(1))
+    flat = Insists(), nn.Flatten()
+    adapters = [Adapter(network(f, channels), "tent", statistics=statistics) for f in flat]
     for batch in images:
         one, other = (adapter(batch.contiguous(memory_format=given)) for adapter in adapters)
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import AcclimateWarning, InputError, ModelError, OptionError, unknown
+from acclimate.fast.layout import in_planes, is_by_pixel, pixel_by_pixel
 from acclimate.fast.lean import Lean
 from acclimate.input_transform import InputTransformation
 from acclimate.ranks import ALONE, Ranks
@@ -89,14 +90,17 @@ class Network(nn.Module):
             self._check_range(images)
 
     def forward(self, images: Tensor) -> Tensor:
+        by_pixel = self._channels_last and not self._insists and images.ndim == 4 and images.is_cpu
         if self._insists:
-            images = images.contiguous()
-        elif self._channels_last and images.ndim == 4 and images.device.type == "cpu":
-            images = images.contiguous(memory_format=torch.channels_last)
-        as_usual = not self._before and images.is_contiguous()
+            images = in_planes(images)
+        elif by_pixel:
+            images = pixel_by_pixel(images)
+        as_usual = not self._before and not by_pixel and images.is_contiguous()
         with self._autocast(images.device.type), self._lean if self._lean else _AS_IT_IS:
             for part in self._before:
                 images = part(images)
+            if by_pixel and images.shape[1] == 1:  # what a part makes of one channel may be either for torch
+                images = pixel_by_pixel(images)
             output = self.model(images) if as_usual else self._output(images)
         logits = logits_of(output)
         if self._precision is not None:
@@ -122,7 +126,7 @@ class Network(nn.Module):
 
         A model that asks for another shape by ``view`` may refuse that: it gets them plane by plane.
         """
-        if images.is_contiguous():
+        if images.is_contiguous() and not is_by_pixel(images):
             return self.model(images)
         before = [] if self._outputs else [buffer.clone() for buffer in self.model.buffers()]
         try:
@@ -134,7 +138,7 @@ class Network(nn.Module):
         with torch.no_grad():  # the layers before the one that refused have seen the batch already
             for buffer, value in zip(self.model.buffers(), before, strict=bool(before)):
                 buffer.copy_(value)
-        return self.model(images.contiguous())
+        return self.model(in_planes(images))
 
     def _check_range(self, images: Tensor) -> None:
         """Once: pixels that were normalised already, or never divided by 255, are a costly silent mistake."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acclimate.fast.layout import empty, layout_of
+from acclimate.fast.layout import empty, is_by_pixel, layout_of
 from acclimate.fast.once import once_differentiable
 from acclimate.fast.packing import Geometry, convolved, transposed
 from acclimate.fast.subpixels import Subpixels
@@ -83,7 +83,7 @@ class _Convolution(torch.autograd.Function):
         packed = weights.packed(weight, geometry, x) if is_packed and is_packable(bias, weight) else None
         if packed is not None:
             return convolved(x, packed, bias, geometry)
-        if x.is_contiguous():  # both, where there is one pixel or one channel: torch takes it for planes
+        if x.is_contiguous() and not is_by_pixel(x):  # of one pixel, or one channel, it may lie in both ways
             ctx.form = torch.contiguous_format
         return convolved_by_torch(x, weights.stock(weight, x.dtype, ctx.form), bias, geometry)
 
