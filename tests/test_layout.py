@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from acclimate import Adapter
 from acclimate.fast import TRICKS
@@ -86,6 +87,70 @@ def test_images_of_one_channel_too(method: str, tricks: tuple[str, ...]) -> None
         assert seen == [[fast is not False] * 2] * 2
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+class Checkpointed(nn.Module):
+    """Run again in the backward pass, by the network itself."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = checkpoint(self.part, x, use_reentrant=False)
+        return made
+
+
+@pytest.mark.parametrize("method", ["tent", "slr+it"])
+@pytest.mark.parametrize("tricks", [tuple(TRICKS), ("layout",)], ids=["all", "layout"])
+@pytest.mark.parametrize("kind", ["plain", "valid", "checkpointed"])
+def test_convolutions_of_one_channel_that_onednn_gets_wrong(
+    kind: str, tricks: tuple[str, ...], method: str
+) -> None:
+    """With strides over all columns but one."""
+    torch.manual_seed(0)
+    first: nn.Module = nn.Conv2d(1, 8, 3, stride=(1, 2), padding="valid" if kind == "valid" else 0)
+    if kind == "checkpointed":
+        first = Checkpointed(first)
+    rest = nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+    model = nn.Sequential(first, *rest)
+    images = torch.rand(8, 1, 32, 3)
+    found = []
+    for fast in (tricks, False):
+        adapter = Adapter(
+            model, method, normalize=([0.5], [0.25]), fast=fast, optimizer="sgd", freeze="none", memory="off"
+        )
+        found.append(adapter(images))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_a_group_norm_of_images_of_one_channel() -> None:
+    """torch's own ends the process in its backward pass if these lie pixel by pixel and need no gradient."""
+    torch.manual_seed(0)
+    layers = nn.GroupNorm(1, 1), nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 5)
+    images = torch.rand(8, 1, 8, 8)
+    found = []
+    for fast in (["layout"], False):
+        adapter = Adapter(nn.Sequential(*layers), "tent", fast=fast, freeze="none")
+        found.append([adapter(images) for _ in range(2)])
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["tent", "slr+it"])
+def test_images_of_one_channel_with_little_memory(method: str) -> None:
+    found = []
+    for memory in ("low", "off"):
+        torch.manual_seed(0)
+        blocks = [
+            nn.Sequential(nn.Conv2d(n, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()) for n in (1, 8, 8)
+        ]
+        model = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(2048, 5))
+        adapter = Adapter(
+            model, method, normalize=([0.5], [0.25]), memory=memory, optimizer="sgd", freeze="none"
+        )
+        images = torch.rand(2, 6, 1, 16, 16, generator=torch.Generator().manual_seed(1))
+        found.append([adapter(batch) for batch in images])
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

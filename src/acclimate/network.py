@@ -68,6 +68,7 @@ class Network(nn.Module):
         self._range_checked = normalization is None
         has_images = any(isinstance(module, nn.Conv2d) for module in model.modules())
         self._channels_last = "layout" in tricks and has_images
+        self._single_channel_last = self._channels_last and not any(map(_fails_by_pixel, model.modules()))
         # a script may write to memory that concatenations share, and nobody asks us
         has_scripts = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
         self._lean = Lean([t for t in tricks if not (has_scripts and t == "concatenations")], ranks)
@@ -91,6 +92,7 @@ class Network(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         by_pixel = self._channels_last and not self._insists and images.ndim == 4 and images.is_cpu
+        by_pixel = by_pixel and (images.shape[1] > 1 or self._single_channel_last)
         if self._insists:
             images = in_planes(images)
         elif by_pixel:
@@ -168,6 +170,11 @@ class Network(nn.Module):
             yield seen
         finally:
             handle.remove()
+
+
+def _fails_by_pixel(module: nn.Module) -> bool:
+    """Whether oneDNN may get images of one channel wrong so: if columns are left out and no rows (2.13)."""
+    return isinstance(module, nn.Conv2d) and module.in_channels == 1 and module.stride[0] < module.stride[1]
 
 
 def classifier_name(model: nn.Module, outputs: int | None) -> str:

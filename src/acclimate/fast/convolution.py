@@ -37,6 +37,8 @@ def convolution(dimensions: int, weights: Weights, trained: Trained | None = Non
         *,
         is_put_off: bool = False,
     ) -> Any:
+        if padding == "valid":
+            padding = 0
         frozen = not weight.requires_grad and (bias is None or not bias.requires_grad)
         if (not frozen and trained is None) or x.ndim != dimensions + 2 or isinstance(padding, str):
             return NotImplemented

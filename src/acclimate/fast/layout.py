@@ -59,4 +59,4 @@ def group_norm(
     """``F.group_norm`` of images that lie pixel by pixel and need no gradient: there torch's own crashes."""
     if x.requires_grad or x.device.type != "cpu" or layout_of(x) == torch.contiguous_format:
         return NotImplemented
-    return F.group_norm(x.contiguous(), num_groups, weight, bias, eps)
+    return F.group_norm(in_planes(x), num_groups, weight, bias, eps)

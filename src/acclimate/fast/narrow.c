@@ -118,7 +118,7 @@ static void add_rows(const float *many, long channels, const float *around, long
         case 1: add_row(many + c, channels, around, width, 1, sums + c, channels, own); break;
         case 2: add_row(many + c, channels, around, width, 2, sums + c, channels, own); break;
         case 3: add_row(many + c, channels, around, width, 3, sums + c, channels, own); break;
-        default: add_row(many + c, channels, around, width, MOST, sums + c, channels, own);
+        case MOST: add_row(many + c, channels, around, width, MOST, sums + c, channels, own);
         }
     }
 }

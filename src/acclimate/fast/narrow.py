@@ -31,7 +31,7 @@ class Narrow:
 
     def takes(self, many: int, few: int) -> bool:
         """Whether there are kernels for so many channels on one side and on the other."""
-        return few <= _MOST and many % self._columns == 0
+        return 0 < few <= _MOST and many > 0 and many % self._columns == 0
 
     def convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``torch.conv2d`` to few channels."""

@@ -132,7 +132,8 @@ def _detached(leaf: Any) -> Any:
 
 
 def _alias(argument: Any) -> Any:
-    return argument.view_as(argument) if isinstance(argument, Tensor) else argument
+    # with the strides that it has: a view of one channel may have others
+    return torch.ops.aten.alias(argument) if isinstance(argument, Tensor) else argument
 
 
 def _surroundings(

@@ -21,8 +21,8 @@ from acclimate.fast.winograd import winograd as find_winograd
 __all__ = ["Trained"]
 
 _GEOMETRY: Final = Geometry((1, 1), (1, 1), (1, 1), 1)
-_MOST_PRODUCTS: Final = 2**16
-"""Of input and output channels: each thread has sums for all of them, sixteen times."""
+_MOST_PRODUCTS: Final = 2**14
+"""Of input and output channels: each thread has sums for all of them, sixteen times, in double."""
 
 
 class _Way(NamedTuple):
@@ -74,7 +74,7 @@ class Trained:
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, way: _Way) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x if weight.requires_grad else None, weight)
         ctx.way = way
         return way.forward(x, weight, bias)
 
@@ -82,15 +82,18 @@ class _Convolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        wants_x, *wanted = ctx.needs_input_grad[:3]
-        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        gradient = gradient.resolve_neg().contiguous(memory_format=torch.channels_last)
         in_x = ctx.way.of_input(gradient, weight) if wants_x else None
-        in_weight, in_bias = ctx.way.of_weight(x, gradient) if any(wanted) else (None, None)
-        return in_x, in_weight if wanted[0] else None, in_bias if wanted[1] else None, None
+        if wants_weight:
+            in_weight, in_bias = ctx.way.of_weight(x, gradient)
+        else:
+            in_weight, in_bias = None, gradient.sum((0, 2, 3))
+        return in_x, in_weight, in_bias if wants_bias else None, None
 
 
 def _is_readable(x: Tensor) -> bool:
-    return x.dtype == torch.float32 and x.is_cpu
+    return x.dtype == torch.float32 and x.is_cpu and not x.is_neg()
 
 
 def _by_tiles(tiles: Winograd) -> _Way:

@@ -271,7 +271,8 @@ int gradients(const float *x, long images, long height, long width, long ins, co
     Shape shape = {height, width, ins, outs, up, left, high, wide, (high + 1) / 2, (wide + 1) / 2};
     long tiles = images * shape.down * shape.across, step = ins + LANES;
     int threads = tiles * ins * outs > FEW ? omp_get_max_threads() : 1, failed = 0;
-    long each = tiles_at_once(tiles, threads);
+    long each = tiles_at_once(tiles, threads), pieces = (tiles + each - 1) / each;
+    if (pieces < threads) threads = (int)pieces;
     float *nothing = zeros(sizeof(float) * (ins > outs ? ins : outs));
     double *totals = zeros(sizeof(double) * number * threads);
     if (!nothing || !totals) {

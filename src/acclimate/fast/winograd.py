@@ -49,7 +49,7 @@ class Winograd:
         if not x.is_cpu or not weight.is_cpu:
             return False
         outs, ins = weight.shape[:2]
-        if x.shape[1] != (outs if turned else ins) or outs % self._columns or ins % self._columns:
+        if x.shape[1] != (outs if turned else ins) or not self.takes(outs, ins):
             return False
         if not all(0 <= p <= 2 for p in geometry.padding):
             return False
@@ -58,6 +58,10 @@ class Winograd:
             return False
         each = -(-high // 2) * -(-wide // 2)
         return len(x) * each >= _FEW_TILES and high * wide >= 4 * _COVERED * each
+
+    def takes(self, outs: int, ins: int) -> bool:
+        """Whether so many channels fill registers."""
+        return min(outs, ins) > 0 and outs % self._columns == ins % self._columns == 0
 
     def pack(self, weight: Tensor) -> Tensor:
         """A weight as `convolved` wants it, for any input."""
