@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
+from acclimate.fast import winograd
 from acclimate.records import read_records
 from acclimate.report.page import build_page
 from browsing import CHROMIUM
@@ -41,6 +42,13 @@ def several_threads() -> Iterator[None]:
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def always_winograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it pays or not."""
+    monkeypatch.setattr(winograd, "_FEW_TILES", 1)
+    monkeypatch.setattr(winograd, "_COVERED", 0.0)
 
 
 @pytest.fixture(scope="module")

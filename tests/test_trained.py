@@ -30,13 +30,6 @@ PLAIN = [name for name in TRICKS if name != "trained"]
 
 
 @pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it pays or not."""
-    monkeypatch.setattr(winograd, "_FEW_TILES", 1)
-    monkeypatch.setattr(winograd, "_COVERED", 0.0)
-
-
-@pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that were called."""
     names: list[str] = []
@@ -84,7 +77,7 @@ def errors(layer: nn.Module, x: Tensor, tricks: Sequence[str] = tuple(TRICKS)) -
     return [((made.double() - right).abs().max() / right.abs().max()).item() for made, right in pairs]
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("always_winograd")
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_convolutions_of_any_shape(data: st.DataObject) -> None:
@@ -115,7 +108,7 @@ def test_each_by_its_kernel_and_as_exact_as_torch(
     assert all(mine <= max(theirs, 1e-6) for mine, theirs in zip(ours, torchs, strict=True)), (ours, torchs)
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("always_winograd")
 @pytest.mark.parametrize("options", NARROWER.values(), ids=NARROWER)
 def test_on_other_processors(options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     libraries = [compiled(source, *options) for source in ("narrow.c", "winograd.c")]
@@ -158,7 +151,7 @@ def test_what_is_no_number_stays_in_its_image() -> None:
         assert in_weight.isnan().any()
 
 
-def other(layer: nn.Module, **changed: bool) -> nn.Module:
+def training(layer: nn.Module, **changed: bool) -> nn.Module:
     for name, parameter in layer.named_parameters():
         parameter.requires_grad_(changed.get(name, True))
     return layer
@@ -167,7 +160,7 @@ def other(layer: nn.Module, **changed: bool) -> nn.Module:
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
 def test_one_of_both_may_be_frozen(frozen: str) -> None:
     for ins, outs, _ in KINDS.values():
-        layer, x = other(layer_of(ins, outs), **{frozen: False}), pixels(2, ins, 16, 16)
+        layer, x = training(layer_of(ins, outs), **{frozen: False}), pixels(2, ins, 16, 16)
         exact = copy.deepcopy(layer).double()
         exact(x.double()).square().sum().backward()
         with Lean(TRICKS):

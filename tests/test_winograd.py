@@ -28,13 +28,6 @@ NARROWER = {"as here": (), "without AVX-512": ("-mno-avx512f",), "without AVX": 
 PLAIN = Geometry((1, 1), (1, 1), (1, 1), 1)
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it pays or not."""
-    monkeypatch.setattr(winograd, "_FEW_TILES", 1)
-    monkeypatch.setattr(winograd, "_COVERED", 0.0)
-
-
 def pixels(*shape: int, seed: int = 0) -> Tensor:
     return random(*shape, seed=seed, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
 
@@ -57,7 +50,7 @@ def forms(lean: Lean) -> list[str]:
     return sorted(form for _, form, _ in lean._table[F.linear].__self__._made)  # type: ignore[attr-defined]
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("always_winograd")
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_convolutions_of_any_shape(data: st.DataObject) -> None:
@@ -77,7 +70,7 @@ def test_it_is_more_exact_than_torch() -> None:
     assert all(mine < theirs for mine, theirs in zip(ours, torchs, strict=True))
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("always_winograd")
 @pytest.mark.parametrize("options", NARROWER.values(), ids=NARROWER)
 def test_on_other_processors(options: tuple[str, ...]) -> None:
     library = compiled("winograd.c", *options)
