@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 import torch
-from cifar import DATA, NORMALIZE, corrupted, load_images, load_model
+from cifar import DATA, IMAGES, NORMALIZE, corrupted, load_images, load_model
 from records import write
 from torch import Tensor
 
@@ -70,7 +70,7 @@ def main() -> None:
         )
     clean, labels = load_images()
     protocol = {
-        "data": "CIFAR-10 test set (JPEG copies)",
+        "data": IMAGES,
         "images": len(clean),
         "model": "ResNet-20",
         "severity": 5,

@@ -18,6 +18,8 @@ from acclimate.demo.network import SmallResNet
 
 DATA = Path(os.environ.get("ACCLIMATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 NORMALIZE = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+IMAGES = "CIFAR-10 test set (lossless)"
+"""For the protocol of a record; earlier ones were measured on "CIFAR-10 test set (JPEG copies)"."""
 
 
 def load_model(depth: int = 20) -> SmallResNet:

@@ -6,8 +6,8 @@
     python benchmarks/few.py clean     # what adapting to clean images costs
     python benchmarks/few.py test      # fifteen test corruptions, three seeds: once, with what was chosen
 
-TENT and TENT+ are given the same freedom in learning rate and optimiser. What is in a record is not
-measured again.
+TENT and TENT+ are given the same freedom in learning rate and optimiser. Cells that are in a record are not
+measured again; its protocol then says which commit it was continued from.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
-from cifar import NORMALIZE, corrupted, load_images, load_model
-from records import RESULTS, write
+from cifar import IMAGES, NORMALIZE, corrupted, load_images, load_model
+from records import RESULTS, origin, write
 from torch import Tensor, nn
 
 from acclimate import Adapter
@@ -44,6 +44,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], Any]] = {
     "bundled": (bundled_model, bundled_images, (MEAN, STD)),
     "cifar10_resnet20": (load_model, load_images, NORMALIZE),
 }
+DATA = {"bundled": "Fashion-MNIST, bundled", "cifar10_resnet20": IMAGES}
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class Cell:
     seed: int
     first: int
     last: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.network} {self.corruption} {self.seed}"
 
     @cache  # noqa: B019 - as many as there are cells
     def data(self) -> tuple[Tensor, Tensor]:
@@ -82,28 +87,33 @@ class Record:
     epochs: int
     setting: str = "paper"
     rows: list[dict[str, Any]] = field(default_factory=list)
+    continued: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         path = RESULTS / f"{self.name}.json"
         if path.exists():
-            self.rows = json.loads(path.read_text())["rows"]
+            earlier = json.loads(path.read_text())
+            self.rows, commit = earlier["rows"], earlier["origin"]["commit"]
+            self.continued = earlier["protocol"].get("continued_from", [])
+            if commit not in (origin()["commit"], *self.continued):
+                self.continued = [*self.continued, commit]
 
     def score(self, method: str, **options: Any) -> float:
-        """Mean accuracy over all cells."""
+        """Mean accuracy over all cells; those without a figure are measured."""
         config = {"method": method, **options}
-        for row in self.rows:
-            if row["config"] == config:
-                return float(row["mean"])
-        found = {
-            f"{cell.network} {cell.corruption} {cell.seed}": accuracy(
-                cell, method, self.epochs, setting=self.setting, **options
-            )
-            for cell in self.cells
+        row = next((row for row in self.rows if row["config"] == config), None)
+        if row is None:
+            self.rows.append(row := {"config": config, "mean": None, "accuracy": {}})
+        kept = row["accuracy"]
+        missing = [cell for cell in self.cells if cell.key not in kept]
+        new = {
+            cell.key: accuracy(cell, method, self.epochs, setting=self.setting, **options) for cell in missing
         }
-        row = {"config": config, "mean": round(sum(found.values()) / len(found), 3), "accuracy": found}
-        self.rows.append(row)
-        write(self.name, self._protocol(), self.rows)
-        print(row["mean"], config, flush=True)
+        if new:
+            row["accuracy"] = {cell.key: (kept | new)[cell.key] for cell in self.cells}
+            row["mean"] = round(sum(row["accuracy"].values()) / len(self.cells), 3)
+            write(self.name, self._protocol(), [row for row in self.rows if row["mean"] is not None])
+            print(row["mean"], config, flush=True)
         return float(row["mean"])
 
     def best(self, method: str, fixed: dict[str, Any], **choices: list[Any]) -> dict[str, Any]:
@@ -119,13 +129,16 @@ class Record:
 
     def _protocol(self) -> dict[str, Any]:
         cell = self.cells[0]
-        return {
+        networks = sorted({c.network for c in self.cells})
+        protocol = {
+            "data": "; ".join(DATA[network] for network in networks),
             "images": f"{cell.first} to {cell.last} of each data set", "severity": SEVERITY,
             "epochs": self.epochs, "batch_size": BATCH_SIZE, "evaluation": "after-epoch",
-            "setting": self.setting, "networks": sorted({c.network for c in self.cells}),
+            "setting": self.setting, "networks": networks,
             "seeds": sorted({c.seed for c in self.cells}),
             "corruptions": list(dict.fromkeys(c.corruption for c in self.cells)),
         }  # fmt: skip
+        return protocol | ({"continued_from": self.continued} if self.continued else {})
 
 
 def search_record() -> Record:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from accuracy import SEEDS, accuracy
 from amx import bf16_environment, has_instructions
-from cifar import NORMALIZE, corrupted, load_images, load_model
+from cifar import IMAGES, NORMALIZE, corrupted, load_images, load_model
 from records import write
 from torch import Tensor, nn
 
@@ -61,6 +61,7 @@ def main() -> None:
     if added and STARTED not in os.environ:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **added, STARTED: how})
     protocol = {
+        "data": IMAGES,
         "method": "slr",
         "epochs": 1,
         "batch_size": BATCH,

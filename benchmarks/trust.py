@@ -26,6 +26,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
+from cifar import IMAGES as CIFAR10
 from cifar import NORMALIZE, corrupted, load_images, load_model
 from records import RESULTS, origin, write
 from torch import Tensor, nn
@@ -208,7 +209,7 @@ def main() -> None:
     earlier = json.loads(path.read_text()) if path.exists() else {}
     rows: list[Row] = earlier["rows"] if earlier.get("origin") == origin() else []
     protocol = {
-        "epochs": EPOCHS, "batch_size": BATCH, "severity": SEVERITY, "images": IMAGES,
+        "data": CIFAR10, "epochs": EPOCHS, "batch_size": BATCH, "severity": SEVERITY, "images": IMAGES,
         "times_too_high": TOO_HIGH,
         "evaluation": "after the last epoch, batch statistics of shuffled batches",
     }  # fmt: skip
