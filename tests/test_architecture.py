@@ -23,6 +23,7 @@ LAYERS = (
         "input_transform",
         "norms",
         "images",
+        "outputs",
         "delta",
         "progress",
         "interrupts",

@@ -47,5 +47,6 @@ def make_network(
         features=options.features,
         tricks=options.tricks,
         precision=precision,
+        adapts=method.adapts_parameters or method.adapts_statistics,
         ranks=ranks,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 import torch
@@ -14,9 +14,10 @@ from acclimate.errors import AcclimateWarning, InputError, ModelError, OptionErr
 from acclimate.fast.layout import in_planes, is_by_pixel, pixel_by_pixel
 from acclimate.fast.lean import Lean
 from acclimate.input_transform import InputTransformation
+from acclimate.outputs import caution_about, logits_of, tells_enough
 from acclimate.ranks import ALONE, Ranks
 
-__all__ = ["Network", "Normalization", "classifier_name", "logits_of"]
+__all__ = ["Network", "Normalization", "classifier_name"]
 
 _AS_IT_IS: Final = contextlib.nullcontext()
 
@@ -52,6 +53,7 @@ class Network(nn.Module):
         features: str | None = None,
         tricks: Collection[str] = (),
         precision: torch.dtype | None = None,
+        adapts: bool = True,
         ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
@@ -66,6 +68,7 @@ class Network(nn.Module):
         self._has_classes = classes is not None
         self._classifier = features
         self._range_checked = normalization is None
+        self._outputs_checked = not adapts or ranks.rank > 0
         has_images = any(isinstance(module, nn.Conv2d) for module in model.modules())
         self._channels_last = "layout" in tricks and has_images
         self._single_channel_last = self._channels_last and not any(map(_fails_by_pixel, model.modules()))
@@ -104,7 +107,9 @@ class Network(nn.Module):
             if by_pixel and images.shape[1] == 1:  # what a part makes of one channel may be either for torch
                 images = pixel_by_pixel(images)
             output = self.model(images) if as_usual else self._output(images)
-        logits = logits_of(output)
+        logits = logits_of(output, len(images))
+        if not self._outputs_checked and tells_enough(logits):
+            self._check_outputs(logits)
         if self._precision is not None:
             logits = logits.float()
         if self._outputs != logits.shape[1]:
@@ -154,6 +159,13 @@ class Network(nn.Module):
                 stacklevel=2,
             )
 
+    def _check_outputs(self, outputs: Tensor) -> None:
+        """Once: a network that gives no logits adapts to no good, and nothing else would say so."""
+        self._outputs_checked = True
+        caution = caution_about(outputs)
+        if caution is not None:
+            warnings.warn(caution, AcclimateWarning, stacklevel=2)
+
     @contextlib.contextmanager
     def features(self) -> Iterator[list[Tensor]]:
         """Within, every forward pass appends the classifier's input ``(N, d)`` to the list."""
@@ -192,18 +204,3 @@ def classifier_name(model: nn.Module, outputs: int | None) -> str:
         f"no linear layer or 1x1 convolution with {outputs} outputs was found that could be the classifier: "
         "name it by features="
     )
-
-
-def logits_of(output: object) -> Tensor:
-    """The logits in what a network returns: a tensor, a tuple, a dict or an object with ``logits``."""
-    if not isinstance(output, Tensor):
-        if isinstance(output, Mapping) and "logits" in output:
-            output = output["logits"]
-        elif hasattr(output, "logits"):
-            output = output.logits
-        elif isinstance(output, (tuple, list)) and output:
-            output = output[0]
-    if not isinstance(output, Tensor) or output.ndim != 2:
-        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise ModelError(f"the network must return logits of the shape (N, classes), got {got}")
-    return output

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import OptionError, listed
-from acclimate.network import logits_of
 from acclimate.norms import find_norms
+from acclimate.outputs import logits_of
 from acclimate.prepare import model_info, normalization_mismatch
 
 __all__ = ["NORMALIZATIONS", "Normalization", "Probe", "fitted", "normalization_of", "probe_normalization"]

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from acclimate.errors import ModelError, OptionError, listed
 from acclimate.freeze import frozen_layers
 from acclimate.norms import affine_parameters, attach_affine, find_norms, find_weighted_layers
+from acclimate.outputs import check_input
 from acclimate.ranks import ALONE, Ranks
 from acclimate.statistics import Statistics
 from acclimate.types import ModelInfo
@@ -188,6 +189,7 @@ def checked_model(model: nn.Module) -> nn.Module:
     empty = [name for name, tensor in tensors if tensor.is_meta]
     if empty:
         raise ModelError(f"on the meta device, without values: {listed(empty, 3)}; load the weights first")
+    check_input(model)
     return model
 
 

@@ -26,8 +26,8 @@ from acclimate.errors import InputError, OptionError, said
 from acclimate.files import check_writable, whole_file
 from acclimate.interrupts import uninterrupted
 from acclimate.models.heads import head_name
-from acclimate.network import logits_of
 from acclimate.normalization import Normalization
+from acclimate.outputs import logits_of
 
 __all__ = ["Recipe", "kept_beside", "train"]
 
