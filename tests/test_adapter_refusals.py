@@ -70,7 +70,9 @@ def test_a_step_that_is_not_finite_changes_nothing(objective: External, first: b
     ("options", "message"),
     [
         ({"method": "slt"}, "unknown method 'slt'"),
-        ({"learning_rate": 1}, "unknown option 'learning_rate'"),
+        ({"learning_rate": 1}, "unknown option 'learning_rate': did you mean 'lr'"),
+        ({"num_epochs": 3}, "did you mean 'epochs'"),
+        ({"weight": 3}, "did you mean 'delta'"),
         ({"input_transform": True}, "mean 0 and std 1"),
         ({"normalize": ((0.5,), (0.0,))}, "std above 0"),
         ({"normalize": ((0.5,), (0.5, 0.5))}, "one entry per channel"),
@@ -80,7 +82,11 @@ def test_a_step_that_is_not_finite_changes_nothing(objective: External, first: b
         ({"statistics": "btch"}, "did you mean 'batch'"),
         ({"normalize": "imagenet"}, "two sequences of numbers, got 'imagenet'"),
         ({"normalize": (0.5, 0.5)}, "two sequences of numbers"),
-        ({"prior": [1.0, 0.0]}, "classes="),
+        ({"prior": [1.0, 0.0, 1, 1, 1]}, "classes="),
+        (
+            {"prior": [0.5, 0.5]},
+            "each of the 5 outputs of the network, got 2: if only 2 can occur",
+        ),
         ({"prior": [0.5, 0.5], "classes": [0, 1, 2]}, "each of the 3 classes"),
         ({"classes": [0.5, 1.7, 3]}, "classes must be whole numbers"),
         ({"statistic": "running"}, "'statistics'"),
@@ -100,12 +106,28 @@ def test_bad_options_are_refused(options: dict[str, object], message: str) -> No
 def test_options_that_do_not_fit_the_network_are_refused_with_the_first_batch() -> None:
     with pytest.raises(OptionError, match="classes goes up to 9, but the network has 5 outputs"):
         Adapter(resnet(), classes=[0, 9])(BATCHES[0])
-    with pytest.raises(OptionError, match="each of the 5 classes"):
-        Adapter(resnet(), prior=[0.5, 0.5])(BATCHES[0])
+    silent = nn.Sequential(nn.BatchNorm2d(3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(OptionError, match="each of the 3 classes, got 2"):
+        Adapter(silent, "tent", prior=[0.5, 0.5])(BATCHES[0])
     with pytest.raises(InputError, match=r"\(N, 3, H, W\).*got \(16, 1, 16, 16\)"):
         Adapter(resnet(), normalize=NORMALIZE)(BATCHES[0][:, :1])
-    with pytest.raises(OptionError, match="epochs must be at least 1"):
-        Adapter(resnet()).fit(BATCHES, 0)
+    for epochs in (0, 1.5, "3"):
+        message = f"epochs must be a whole number of at least 1, got {epochs!r}"
+        with pytest.raises(OptionError, match=message):
+            Adapter(resnet()).fit(BATCHES, epochs)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"epochs must be a whole number of at least 1, got 1\.5"):
+        acclimate.adapt(resnet(), BATCHES, epochs=1.5)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"batch_size must be a whole number of at least 1, got 8\.5"):
+        Adapter(resnet()).fit(images(16), batch_size=8.5)  # type: ignore[arg-type]
+
+
+def test_a_prior_of_as_many_entries_as_the_last_layer_has_outputs_is_taken() -> None:
+    class Replaced(nn.Sequential):
+        num_classes = 1000  # of the layer that was there before
+
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, CLASSES))
+    adapter = Adapter(Replaced(nn.BatchNorm2d(3), head), "tent", prior=[0.2] * CLASSES)
+    assert adapter(BATCHES[0]).shape == (16, CLASSES)
 
 
 def test_objectives_and_networks_that_cannot_be_minimised_are_refused() -> None:

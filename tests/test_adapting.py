@@ -213,6 +213,7 @@ def test_what_is_there_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> 
         return " ".join(said.split())
 
     assert "must be different files" in refused("--predictions", out)
+    assert "--resume goes on with what is there, --force begins anew" in refused("--resume", "--force")
     assert "would replace what is read" in refused("--weights", weights, "--export", weights)
     assert "w.safetensors is there: --force replaces it" in refused("--export", weights)
     assert run(*command)[0] == 1  # with the broken image left out

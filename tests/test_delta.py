@@ -33,7 +33,7 @@ DATA = images(40)
         ("slr", {"statistics": "blend"}),
         ("hlr+it", {"normalize": NORMALIZE}),
         ("slr+shot", {"classes": [3, 0, 2]}),
-        ("bn", {}),
+        ("bn", {"statistics": "running"}),
         ("slr", {"prior": [0.4, 0.3, 0.1, 0.1, 0.1], "freeze": ["layer2"], "betas": (0.8, 0.99)}),
     ],
 )

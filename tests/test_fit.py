@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,6 +59,35 @@ def test_history_and_callbacks() -> None:
     assert history.epoch == [1, 1, 2, 2, 3, 3]
     assert all(1 / CLASSES <= c <= 1 for c in history.confidence)
     assert all(0 <= e <= math.log(CLASSES) + 1e-6 for e in history.class_entropy)
+
+
+@pytest.mark.parametrize(("statistics", "passes"), [("batch", 1), ("blend", 1), ("running", 3)])
+def test_bn_goes_through_the_images_as_often_as_it_changes_something(statistics: str, passes: int) -> None:
+    data, epochs = images(40), []
+    once, often = (Adapter(resnet(), "bn", statistics=statistics) for _ in range(2))
+    once.fit(data, 1, batch_size=8)
+    history = often.fit(data, 3, batch_size=8, on_epoch=lambda a: epochs.append(a.step))
+    assert history.epoch == [epoch for epoch in range(1, passes + 1) for _ in range(5)]
+    assert epochs == ([5, 5, 5] if passes == 1 else [5, 10, 15])
+    assert same(once.export().state_dict(), often.export().state_dict()) == (passes == 1)
+    assert torch.equal(once.predict(data), often.predict(data)) == (passes == 1)
+    assert len(often.fit(data, 1, batch_size=8).loss) == 5 * (passes + 1)  # another call, another pass
+
+
+def test_bn_that_was_interrupted_goes_on_in_its_pass_and_is_complete_after_it(tmp_path: Path) -> None:
+    data, whole, broken = images(40), Adapter(resnet(), "bn"), Adapter(resnet(), "bn")
+    whole.fit(data, 3, batch_size=8)
+
+    def stop(adapter: Adapter) -> None:
+        if adapter.step == 3:
+            adapter.save(tmp_path / "part")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit(data, 3, batch_size=8, on_step=stop)
+    resumed = Adapter.load(tmp_path / "part", resnet())
+    assert len(resumed.fit(data, 3, batch_size=8).loss) == 5
+    assert same(whole.export().state_dict(), resumed.export().state_dict())
 
 
 def test_the_progress_bar_shows_loss_confidence_and_classes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -259,7 +259,7 @@ def test_an_adaptation_without_labels_is_told_of() -> None:
 def test_alarms_of_the_guard_are_told_of() -> None:
     quiet, alarmed = measured("slr", 50.0), measured("slr", 54.0, seed=2021)
     quiet["result"]["alarms"] = []
-    assert any("watched 1 runs and saw nothing" in told.text for told in glance(gather([quiet]), []))
+    assert any("watched 1 run and saw nothing" in told.text for told in glance(gather([quiet]), []))
     alarmed["result"]["alarms"] = [
         {
             "step": 3,
@@ -271,7 +271,7 @@ def test_alarms_of_the_guard_are_told_of() -> None:
         }
     ]
     told = [sentence.text for sentence in glance(gather([quiet, alarmed]), [])]
-    assert any("stepped in 1 times, in 1 of 2 runs" in text for text in told)
+    assert any("stepped in 1 time, in 1 of 2 runs" in text for text in told)
     assert "| net slr | data fog 5 | 2021 | stride |" in document([quiet, alarmed], "markdown")
     assert "&lt;moved&gt;" in build_page([quiet, alarmed])
     assert not any("guard" in sentence.text for sentence in glance(gather([measured("slr", 1.0)]), []))

@@ -142,6 +142,8 @@ def test_other_trainings_are_not_resumed(tmp_path: Path) -> None:
     recipe = Recipe(batch_size=16)
     with pytest.raises(KeyboardInterrupt):
         train(model, bundled(0, 40), out, recipe, normalize=NORMALIZE, progress=stop)
+    with pytest.raises(OptionError, match=r"epochs must be a whole number of at least 1, got 1\.5"):
+        train(model, bundled(0, 40), out, Recipe(epochs=1.5))  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="other images"):
         train(model, bundled(1, 41), out, recipe, normalize=NORMALIZE, resume=True)
     (tmp_path / "a.training.safetensors").write_bytes(b"nothing")

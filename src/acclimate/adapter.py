@@ -17,7 +17,15 @@ from torch import Tensor, nn
 from acclimate.batches import Batches, in_order
 from acclimate.delta import check_source, digests, read_delta, write_delta
 from acclimate.engine import Engine
-from acclimate.errors import AcclimateError, AcclimateWarning, DeltaError, OptionError, listed, said
+from acclimate.errors import (
+    AcclimateError,
+    AcclimateWarning,
+    DeltaError,
+    OptionError,
+    checked_count,
+    listed,
+    said,
+)
 from acclimate.export import export_module
 from acclimate.fast.recycling import release_memory
 from acclimate.fitting import Fit, begin, run
@@ -25,7 +33,7 @@ from acclimate.interrupts import uninterrupted
 from acclimate.methods import Method, chosen_setting, parse_method
 from acclimate.objectives import External
 from acclimate.options import Options, make_options
-from acclimate.prepare import checked_model, count_outputs
+from acclimate.prepare import checked_model, count_outputs, possible_outputs
 from acclimate.ranks import Ranks
 from acclimate.stability import Views, second_view, temperature_for
 from acclimate.types import Batch, History
@@ -134,12 +142,15 @@ class Adapter:
         outputs = count_outputs(model) if classes is None else len(classes)
         self.setting = None if isinstance(method, Method) else chosen_setting(setting, outputs)
         """Which set of hyperparameters the method began with; None where the user gave a `Method`."""
-        self.method = parse_method(method, self.setting or "paper").override(overrides, also=keywords())
+        self.method = parse_method(method, self.setting or "paper").override(
+            overrides, also=[*keywords(), *FIT_ONLY]
+        )
         self._options = make_options(
             normalize=normalize,
             freeze=freeze,
             classes=classes,
             prior=prior,
+            outputs=possible_outputs(model),
             statistics=statistics,
             episodic=episodic,
             features=features,
@@ -242,7 +253,7 @@ class Adapter:
 
         Args:
             data: images, a data set, a loader, a list of batches, or another iterable with a length.
-            epochs: how many times to go through it.
+            epochs: how many times to go through it. `bn` learns nothing, and needs one time only.
             batch_size: for images and data sets; a loader has its own.
             shuffle: draw the order from the seed, where images can be reached by position.
             progress: show a bar; by default in a terminal only.
@@ -260,8 +271,7 @@ class Adapter:
         """
         if self._options.episodic:
             raise OptionError("episodic=True starts again with every batch, so that there is nothing to fit")
-        if epochs < 1:
-            raise OptionError(f"epochs must be at least 1, got {epochs}")
+        epochs = checked_count("epochs", epochs)
         ranks = self._engine.ranks
         batches = Batches(data, batch_size, shuffle=shuffle, ranks=ranks)
 

@@ -24,7 +24,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from acclimate.errors import InputError, OptionError
+from acclimate.errors import InputError, checked_count
 from acclimate.images import images_of
 from acclimate.ranks import ALONE, Ranks
 from acclimate.types import Batch
@@ -50,8 +50,7 @@ class Batches:
     def __init__(
         self, data: Any, batch_size: int = 64, *, shuffle: bool = True, ranks: Ranks = ALONE
     ) -> None:
-        if batch_size < 1:
-            raise OptionError(f"batch_size must be at least 1, got {batch_size}")
+        checked_count("batch_size", batch_size)
         self._ranks = ranks
         self.shuffle = shuffle
         self.order: Tensor | None = None

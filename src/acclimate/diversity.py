@@ -118,7 +118,8 @@ def _checked_target(num_classes: int, target: Tensor | Sequence[float] | None) -
     prior = torch.as_tensor(target, dtype=torch.float64).detach().cpu()
     if prior.shape != (num_classes,):
         raise OptionError(
-            f"a prior needs one entry for each of the {num_classes} classes, got {tuple(prior.shape)}"
+            f"prior must have one entry for each of the {num_classes} classes, got "
+            f"{len(prior) if prior.ndim == 1 else tuple(prior.shape)}"
         )
     if not bool(torch.isfinite(prior).all() and (prior > 0).all()):
         where = (

@@ -134,6 +134,11 @@ class Engine:
         return logits.detach()
 
     @property
+    def changes_by_epochs(self) -> bool:
+        """Whether a second pass over the same images changes anything: an average over one is whole."""
+        return bool(self.parameters) or self.prepared.statistics.policy == "running"
+
+    @property
     def _learns(self) -> bool:
         """Whether parameters move."""
         return self._optimizer is not None and not self.guard.stopped

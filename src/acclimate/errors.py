@@ -16,9 +16,10 @@ AcclimateWarning     (UserWarning)      the work goes on, but the user should kn
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 __all__ = [
     "AcclimateError",
@@ -32,6 +33,8 @@ __all__ = [
     "OutputError",
     "WorkerError",
     "check_unmasked",
+    "checked_count",
+    "counted",
     "listed",
     "masked",
     "said",
@@ -42,6 +45,35 @@ __all__ = [
 
 _LOGIN: Final = r"(?<=\w\w)(:/+)((?:[^/?#]*|[^/?#:]*:(?!\d+(?:/|$))[^?#]*))@"
 """Before a host: a name, a password. Passwords may hold a slash, and what comes after a port is none."""
+
+_OTHER_NAMES: Final = {
+    "amp": "precision",
+    "batchsize": "batch_size",
+    "bn_momentum": "statistics_momentum",
+    "bs": "batch_size",
+    "class_prior": "prior",
+    "dtype": "precision",
+    "gpu": "device",
+    "learning_rate": "lr",
+    "loss": "confidence",
+    "loss_weight": "delta",
+    "lr_schedule": "schedule",
+    "max_epochs": "epochs",
+    "mean": "normalize",
+    "n_epochs": "epochs",
+    "norm_momentum": "statistics_momentum",
+    "num_epochs": "epochs",
+    "optim": "optimizer",
+    "random_state": "seed",
+    "scheduler": "schedule",
+    "std": "normalize",
+    "temperature": "calibrate",
+    "transform": "input_transform",
+    "verbose": "progress",
+    "wd": "weight_decay",
+    "weight": "delta",
+}
+"""What others call our options; compared by their letters, `learning_rate` stands for an `lr`."""
 
 
 class AcclimateError(Exception):
@@ -94,11 +126,36 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """
     names = list(known)
     word = str(name).lower()
-    near = [known for known in names if len(word) > 2 and known.startswith(word)][:3]
+    near = [known for known in names if known == _OTHER_NAMES.get(word)]
+    near = near or [known for known in names if len(word) > 2 and known.startswith(word)][:3]
     near = near or difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     if near:
         return f"unknown {kind} {short(repr(name))}: did you mean {listed(near)}?"
     return f"unknown {kind} {short(repr(name))}: known are {listed(sorted(names))}"
+
+
+def checked_count(name: str, value: Any, least: int = 1) -> int:
+    """A whole number of at least ``least``; anything else is an error that names the option.
+
+    >>> checked_count("epochs", 5)
+    5
+    """
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = least - 1
+    if count < least:
+        raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return count
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun, which has an s unless there is one of them.
+
+    >>> counted(1, "run"), counted(2000, "run")
+    ('1 run', '2,000 runs')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def said(error: BaseException) -> str:

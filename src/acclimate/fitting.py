@@ -71,12 +71,13 @@ def run(
     on_epoch: Callable[[], None],
     on_logits: Callable[[Tensor, Tensor | None], None] | None = None,
 ) -> None:
-    """Go through all steps that are still to come."""
+    """Go through all steps that are still to come; an epoch that can change nothing has none."""
     visible = progress if engine.ranks.rank == 0 else False
-    with progress_bar(fit.epochs * fit.length, visible) as show:
+    passes = fit.epochs if engine.changes_by_epochs else 1
+    with progress_bar(passes * fit.length, visible) as show:
         while fit.epoch < fit.epochs:
-            for batch in _remaining(fit, engine, batches, generator):
-                position, total = fit.epoch * fit.length + fit.batch, fit.epochs * fit.length
+            for batch in _remaining(fit, engine, batches, generator) if fit.epoch < passes else ():
+                position, total = fit.epoch * fit.length + fit.batch, passes * fit.length
                 with uninterrupted():
                     logits = engine.update(batch, position=position, total=total, epoch=fit.epoch + 1)
                     fit.batch += 1
@@ -85,9 +86,9 @@ def run(
                     on_logits(engine.ranks.rows(logits), index)
                 show(position + 1, engine.history)
                 on_step()
-            if fit.batch == 0:
+            if fit.batch == 0 and fit.epoch < passes:
                 raise InputError("the data gave no batch when they were gone through again")
-            fit.epoch, fit.batch, fit.length, fit.seed = fit.epoch + 1, 0, fit.batch, None
+            fit.epoch, fit.batch, fit.length, fit.seed = fit.epoch + 1, 0, fit.batch or fit.length, None
             on_epoch()
 
 

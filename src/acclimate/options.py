@@ -48,18 +48,22 @@ def make_options(
     freeze: str | Sequence[str],
     classes: Sequence[int] | None,
     prior: Sequence[float] | Tensor | None,
+    outputs: Sequence[int] = (),
     fast: bool | Iterable[str] = True,
     memory: str = "auto",
     **others: Any,
 ) -> Options:
-    """Options from what a user gives, refused at once where they can never fit."""
+    """Options from what a user gives, refused at once where they can never fit.
+
+    ``outputs`` are the numbers of logits that the network may have, if that is known.
+    """
     chosen = None if classes is None else _checked_classes(classes)
     tricks = chosen_tricks(fast)
     return Options(
         normalize=None if normalize is None else _mean_and_std(normalize),
         freeze=freeze if isinstance(freeze, str) else tuple(freeze),
         classes=chosen,
-        prior=None if prior is None else _checked_prior(prior, chosen),
+        prior=None if prior is None else _checked_prior(prior, outputs, chosen),
         fast=fast if isinstance(fast, bool) else tuple(sorted(tricks)),
         memory=checked_memory(memory),
         **others,
@@ -99,8 +103,16 @@ def _checked_classes(classes: Sequence[int]) -> tuple[int, ...]:
     return chosen
 
 
-def _checked_prior(prior: Sequence[float] | Tensor, classes: Sequence[int] | None) -> tuple[float, ...]:
-    ClassDistribution(len(prior) if classes is None else len(classes), target=prior)
+def _checked_prior(
+    prior: Sequence[float] | Tensor, outputs: Sequence[int], classes: Sequence[int] | None
+) -> tuple[float, ...]:
+    given = len(prior)
+    if classes is None and outputs and given not in outputs:
+        raise OptionError(
+            f"prior must have one entry for each of the {outputs[0]} outputs of the network, got {given}: "
+            f"if only {given} can occur, say which by classes="
+        )
+    ClassDistribution(given if classes is None else len(classes), target=prior)
     return tuple(float(p) for p in prior)
 
 

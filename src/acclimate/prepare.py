@@ -32,6 +32,7 @@ __all__ = [
     "floating_like",
     "model_info",
     "normalization_mismatch",
+    "possible_outputs",
     "prepare",
     "trained_size",
 ]
@@ -283,13 +284,16 @@ def count_outputs(model: nn.Module) -> int | None:
     >>> count_outputs(nn.Sequential(nn.Flatten(), nn.Linear(8, 10)))
     10
     """
-    for owner, name in ((model, "num_classes"), (getattr(model, "config", None), "num_labels")):
-        stated = getattr(owner, name, None)
-        if isinstance(stated, int) and stated > 0:
-            return stated
+    return next(iter(possible_outputs(model)), None)
+
+
+def possible_outputs(model: nn.Module) -> list[int]:
+    """What the network says, then what its last layer says: who replaces the layer may leave the other."""
+    owners = ((model, "num_classes"), (getattr(model, "config", None), "num_labels"))
+    stated = [getattr(owner, name, None) for owner, name in owners]
     sizes = [
         module.out_features if isinstance(module, nn.Linear) else module.out_channels
         for module in (model.modules() if isinstance(model, nn.Module) else ())
         if isinstance(module, (nn.Linear, nn.Conv2d))
     ]
-    return sizes[-1] if sizes else None
+    return [count for count in stated if isinstance(count, int) and count > 0] + sizes[-1:]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from acclimate.data import ImageSet
 from acclimate.delta import digests
-from acclimate.errors import InputError, OptionError, said
+from acclimate.errors import InputError, OptionError, checked_count, said
 from acclimate.files import check_writable, whole_file
 from acclimate.interrupts import uninterrupted
 from acclimate.models.heads import head_name
@@ -70,6 +70,8 @@ def train(
     What is needed to go on is kept beside it after every epoch and on an interrupt.
     """
     recipe = recipe or Recipe()
+    checked_count("epochs", recipe.epochs)
+    checked_count("batch_size", recipe.batch_size)
     check_writable(out)
     labels = _checked_labels(images, recipe)
     model = model.to(device) if device else model

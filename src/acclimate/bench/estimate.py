@@ -30,7 +30,7 @@ from acclimate.bench.cell import count_images, seconds_to_corrupt
 from acclimate.bench.processes import in_processes
 from acclimate.bench.spec import Cell
 from acclimate.bench.together import together
-from acclimate.errors import InputError
+from acclimate.errors import InputError, counted
 from acclimate.ranks import Ranks
 from acclimate.records import Record
 
@@ -122,7 +122,7 @@ def table_of(estimate: Estimate) -> str:
     assert isinstance(drawn.file, io.StringIO)
     workers = "one worker" if estimate.workers == 1 else f"{estimate.workers} workers"
     return (
-        f"{drawn.file.getvalue().rstrip()}\n\n{estimate.cells:,} cells are {_duration(estimate.work)} "
+        f"{drawn.file.getvalue().rstrip()}\n\n{counted(estimate.cells, 'cell')}: {_duration(estimate.work)} "
         f"of work: about {_duration(estimate.seconds)} with {workers} like this one"
     )
 

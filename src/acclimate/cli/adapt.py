@@ -38,7 +38,9 @@ from acclimate.cli.options import (
 from acclimate.cli.terminal import (
     DONE,
     IN_PART,
+    check_resume,
     errors_as_messages,
+    how_to_resume,
     lines_of,
     messages,
     progress_bar,
@@ -124,10 +126,11 @@ def adapt(
     debug: Debug = False,
 ) -> None:
     """Adapt a network to a folder of unlabelled images, and say what changed."""
-    kept = f": what was adapted is in {out}, and the same command with --resume goes on"
+    kept = f": what was adapted is in {out}, and {how_to_resume(force=force)}"
     record = record or out.with_suffix(".json")
     files = {"out": out, "export": export, "predictions": predictions, "record": record}
     with errors_as_messages(debug, kept, out), joined() as job:
+        check_resume(resume=resume, force=force)
         device = device_of(job, device)
         inputs = {data, str(weights), str(classes)}
         job.first(lambda: _check_outputs(files, inputs, resume=resume, force=force))

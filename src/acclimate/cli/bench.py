@@ -21,14 +21,16 @@ from acclimate.cli.options import Debug, Force, Json, Log, LogFolder, Precision,
 from acclimate.cli.terminal import (
     DONE,
     IN_PART,
+    check_resume,
     errors_as_messages,
+    how_to_resume,
     messages,
     named_corruptions,
     progress_bar,
     severities_of,
     split_words,
 )
-from acclimate.errors import OptionError, masked, shown, unknown
+from acclimate.errors import OptionError, counted, masked, shown, unknown
 from acclimate.places import is_address
 from acclimate.records import read_cells
 from acclimate.report.events import replay
@@ -119,8 +121,9 @@ def bench(
     debug: Debug = False,
 ) -> None:
     """Run an experiment of the paper, or one of your own, and keep a record of every cell."""
-    kept = f": what is finished is in {shown(out)}, and the same command with --resume goes on"
+    kept = f": what is finished is in {shown(out)}, and {how_to_resume(force=force)}"
     with errors_as_messages(debug, kept, None if is_address(out) else Path(out)), joined() as job:
+        check_resume(resume=resume, force=force)
         cells = narrowed(
             _cells(what, data),
             networks=split_words(models or []),
@@ -141,7 +144,7 @@ def bench(
         if dry_run:
             if job.rank == 0:
                 print("\n".join(cell.label for cell in cells))
-                messages.print(f"{len(cells)} cells")
+                messages.print(counted(len(cells), "cell"))
             raise typer.Exit(DONE)
         if ray and workers and not estimate:
             raise OptionError(

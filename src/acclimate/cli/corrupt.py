@@ -21,6 +21,7 @@ from acclimate.cli.terminal import (
     severities_of,
 )
 from acclimate.corruptions.generate import FORMATS, Outcome, corrupt_dataset
+from acclimate.errors import counted
 
 __all__ = ["corrupt"]
 
@@ -84,8 +85,8 @@ def _tell(outcome: Outcome, target: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**dataclasses.asdict(outcome), "target": str(target)}))
     messages.print(
-        f"{target}: {outcome.made:,} corrupted images made, {outcome.present:,} were there, "
-        f"{len(outcome.failed):,} images left out"
+        f"{target}: {counted(outcome.made, 'corrupted image')} made, {outcome.present:,} were there, "
+        f"{counted(len(outcome.failed), 'image')} left out"
     )
     if outcome.ignored:
         messages.print(f"ignored: files with {', '.join(outcome.ignored)}, which are not taken for images")

@@ -12,7 +12,7 @@ from acclimate.bench.merge import check_apart
 from acclimate.bench.merge import merge as merge_records
 from acclimate.cli.options import Debug, Json
 from acclimate.cli.terminal import DONE, IN_PART, errors_as_messages, messages
-from acclimate.errors import shown
+from acclimate.errors import counted, shown
 
 __all__ = ["merge"]
 
@@ -36,7 +36,7 @@ def merge(
         print(json.dumps({**dataclasses.asdict(outcome), "out": shown(out)}))
     else:
         twice = f", {outcome.twice} of them found more than once" if outcome.twice else ""
-        print(f"{outcome.written} records in {shown(out)}{twice}")
+        print(f"{counted(outcome.written, 'record')} in {shown(out)}{twice}")
         for label in outcome.failed:
             messages.print(f"no result anywhere: {label}", style="red")
         print(f"next: acclimate report {shown(out)}")

@@ -9,7 +9,7 @@ import typer
 
 from acclimate.cli.options import Debug
 from acclimate.cli.terminal import errors_as_messages, messages
-from acclimate.errors import OptionError, unknown
+from acclimate.errors import OptionError, counted, unknown
 from acclimate.files import check_writable, whole_file
 from acclimate.records import read_records
 from acclimate.report.document import METRICS, document, epoch_of
@@ -78,7 +78,7 @@ def report(
             part.write_text(text, encoding="utf-8", errors="backslashreplace")
     size = out.stat().st_size / 2**20 if out.is_file() else 0
     about = f", {size:.1f} MiB: open it in a browser" if chosen == "html" else ""
-    messages.print(f"{out}: {len(records):,} record{'s' * (len(records) != 1)}{about}")
+    messages.print(f"{out}: {counted(len(records), 'record')}{about}")
 
 
 def _format(kind: str | None, out: Path | None) -> str:

@@ -42,9 +42,11 @@ __all__ = [
     "DONE",
     "INTERRUPTED",
     "IN_PART",
+    "check_resume",
     "errors_as_messages",
     "exit_code",
     "format_name",
+    "how_to_resume",
     "lines_of",
     "messages",
     "named_corruptions",
@@ -99,6 +101,17 @@ def format_name(word: str) -> str:
 def split_words(words: list[str]) -> list[str]:
     """Words that commas or an option given again separate."""
     return [part for word in words for part in word.replace(",", " ").split()]
+
+
+def check_resume(*, resume: bool, force: bool) -> None:
+    """What goes on with something cannot begin it anew."""
+    if resume and force:
+        raise OptionError("--resume goes on with what is there, --force begins anew: give one of them")
+
+
+def how_to_resume(*, force: bool) -> str:
+    """The end of what an interrupted command says."""
+    return f"the same command with --resume{' instead of --force' if force else ''} goes on"
 
 
 @contextmanager

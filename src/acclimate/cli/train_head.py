@@ -9,7 +9,7 @@ import typer
 
 from acclimate.adapting import trained_crop
 from acclimate.cli.options import Debug, Device, Force, Layout, Model, Normalize, Seed, Size, Split, Weights
-from acclimate.cli.terminal import errors_as_messages, messages, progress_bar
+from acclimate.cli.terminal import check_resume, errors_as_messages, how_to_resume, messages, progress_bar
 from acclimate.data import Crop, open_data
 from acclimate.errors import InputError, OptionError
 from acclimate.models.heads import BOTTLENECK, attach_head
@@ -45,11 +45,12 @@ def train_head(
 
     The weights load by the same --model with --weights.
     """
-    kept = f": what was trained is in {kept_beside(out)}, and the same command with --resume goes on"
+    kept = f": what was trained is in {kept_beside(out)}, and {how_to_resume(force=force)}"
     with errors_as_messages(debug, kept):
-        if out.exists() and not force:
-            raise OptionError(f"{out} is there: --force replaces it")
+        check_resume(resume=resume, force=force)
         begun = kept_beside(out)
+        if out.exists() and not (force or (resume and begun.exists())):
+            raise OptionError(f"{out} is there: --force replaces it")
         if begun.exists() and not (resume or force):
             raise OptionError(
                 f"{begun} is of a training that has not ended: --resume goes on, --force begins anew"

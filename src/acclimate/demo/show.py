@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acclimate.demo.measure import METHODS, SEVERITY, Cell, measure
+from acclimate.errors import counted
 
 __all__ = ["COUNT", "EPOCHS", "demo_table", "show_demo"]
 
@@ -33,7 +34,7 @@ def show_demo(
     chosen = epochs or chosen
     console.print(
         f"A network trained on Fashion-MNIST meets {count:,} test images, corrupted at severity {SEVERITY}.\n"
-        f"It adapts to them over {chosen} epoch{'s' * (chosen > 1)}. Labels only measure the accuracy, in %."
+        f"It adapts to them over {counted(chosen, 'epoch')}. Labels only measure the accuracy, in %."
     )
     cells: list[Cell] = []
     steps = [f"{method} on {corruption}" for corruption in corruptions for method in METHODS]

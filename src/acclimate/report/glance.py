@@ -10,6 +10,7 @@ from acclimate.bench.compare import Verdict
 from acclimate.bench.scores import COLLAPSED, evenness
 from acclimate.bench.spec import ORACLE
 from acclimate.corruptions import VALIDATION_NAMES
+from acclimate.errors import counted
 from acclimate.records import Record
 from acclimate.report.gather import LAST, Gathered, Place, Series
 from acclimate.report.headline import mean_entry
@@ -36,8 +37,7 @@ def glance(found: Gathered, verdicts: list[Verdict]) -> list[Sentence]:
     told += [_adaptation(record) for record in found.unlabelled[:_NAMED]]
     told += _collapsed(found)
     if found.failed:
-        failures = len(found.failed)
-        told.append(Sentence("bad", f"{failures:,} cell{'s' * (failures > 1)} failed; why is told below."))
+        told.append(Sentence("bad", f"{counted(len(found.failed), 'cell')} failed; why is told below."))
     told += _guarded(found)
     told += [Sentence("note", note) for note in found.notes]
     judged = [verdict.holds for verdict in verdicts if verdict.holds is not None]
@@ -83,7 +83,7 @@ def _best(where: str, kind: str, rows: Mapping[str, dict[Place, Series]]) -> Ite
     best = max(means, key=lambda label: means[label].value)
     gain = means[best].value - source.value
     shifts = len({place.corruption for place in places} - {""})
-    over = f" over {shifts} {kind} corruption{'s' * (shifts > 1)}{_severities(places)}" if shifts else ""
+    over = f" over {counted(shifts, f'{kind} corruption')}{_severities(places)}" if shifts else ""
     clean = "" if shifts else " (no corruption)"
     if gain > 0:
         praise = f"{best} is best{over}, {_said(means[best])} % after the last epoch against"
@@ -171,9 +171,10 @@ def _guarded(found: Gathered) -> list[Sentence]:
     if not watched:
         return []
     if not alarmed:
-        return [Sentence("good", f"The guard watched {len(watched):,} runs and saw nothing wrong.")]
+        return [Sentence("good", f"The guard watched {counted(len(watched), 'run')} and saw nothing wrong.")]
     count = sum(map(len, alarmed))
-    told = f"The guard has stepped in {count:,} times, in {len(alarmed):,} of {len(watched):,} runs"
+    runs = f"{len(alarmed):,} of {counted(len(watched), 'run')}"
+    told = f"The guard has stepped in {counted(count, 'time')}, in {runs}"
     return [Sentence("bad", f"{told}: what it saw and did is told below.")]
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from importlib import resources
 
+from acclimate.errors import counted
 from acclimate.records import Record
 from acclimate.report.document import (
     AgainstPaper,
@@ -93,7 +94,7 @@ def _count(records: Sequence[Record], found: Gathered) -> str:
         "seed": len(seeds),
         "failure": len(found.failed),
     }
-    return " · ".join(f"{n:,} {name}{'s' * (n != 1)}" for name, n in parts.items() if n)
+    return " · ".join(counted(n, name) for name, n in parts.items() if n)
 
 
 def _section(identity: str, title: str, content: str, *, script_only: bool = False) -> str:
