@@ -30,10 +30,11 @@ class Seen:
         assert self.requests[0].startswith("file://")
 
     def column(self, title: str) -> list[str]:
-        """What stands under a head, row by row."""
+        """What stands under a head, row by row, without the intervals."""
         heads = self.page.locator("#results-table thead th").all_inner_texts()
         place = [re.sub(r"\s*[▾▴]", "", head).replace("\n", " ").strip() for head in heads].index(title)
-        return self.page.locator(f"#results-table tbody tr > :nth-child({place + 1})").all_inner_texts()
+        cells = self.page.locator(f"#results-table tbody tr > :nth-child({place + 1})").all_inner_texts()
+        return [text.partition("\n")[0] for text in cells]
 
 
 def opened(browser: Browser, path: Path, **options: Any) -> Seen:

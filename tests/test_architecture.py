@@ -40,7 +40,7 @@ LAYERS = (
 )
 # Leaves that only the layers above the adapter use; they know errors, types and files, and each itself;
 # corruptions read their images by data.
-LEAVES = ("models", "data", "corruptions", "metrics")
+LEAVES = ("models", "data", "corruptions", "metrics", "chance")
 TOP = (
     "__init__",
     "__main__",

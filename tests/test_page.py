@@ -120,7 +120,9 @@ def test_live_tables_are_those_of_python_whatever_is_missing(browser: Browser, t
             seen.page.get_by_label("Severity").select_option(str(table.keys["severity"]))
             seen.page.get_by_label("Protocol").select_option(protocol)
             live = seen.page.locator("#results-table tbody tr").all_inner_texts()
-            assert [line.split("\t") for line in live] == [shown(row) for row in table.rows]
+            assert [[cell.strip() for cell in line.split("\t")] for line in live] == [
+                shown(row) for row in table.rows
+            ]
 
 
 def shown(row: Row) -> list[str]:
@@ -128,7 +130,9 @@ def shown(row: Row) -> list[str]:
     for cell in row.cells:
         assert cell is None or isinstance(cell, Entry)
         spread = "" if cell is None or cell.spread is None else f"±{cell.spread:.2f}"
-        cells.append("" if cell is None else cell.plain.replace("-", "−").replace("+0.00", "0.00") + spread)
+        figure = "" if cell is None else cell.plain.replace("-", "−").replace("+0.00", "0.00") + spread
+        doubt = "" if cell is None or not cell.doubt else "\n" + cell.doubt.replace("-", "−")
+        cells.append(figure + doubt)
     return [row.label, *cells]
 
 

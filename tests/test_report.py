@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import statistics
 from base64 import b64decode
 from pathlib import Path
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from acclimate.bench import PRESETS
 from acclimate.bench.compare import judge
+from acclimate.chance import wilson
 from acclimate.cli import app
 from acclimate.errors import OptionError
 from acclimate.records import Record, read_records
@@ -22,7 +24,7 @@ from acclimate.report.document import document, epoch_of
 from acclimate.report.formats import FORMATS
 from acclimate.report.gather import LAST, ONLINE, gather
 from acclimate.report.glance import glance
-from acclimate.report.headline import headline_tables
+from acclimate.report.headline import BY_CLASS, headline_tables
 from acclimate.report.page import build_page
 from acclimate.report.page_data import page_data
 from acclimate.report.protocol import cells_file, commands, facts_table, hyperparameters
@@ -166,7 +168,7 @@ def test_visda_c_is_the_mean_over_classes_everywhere() -> None:
         values["per_class"] = [1.0, 0.0, *[None] * 8]
     (table,) = headline_tables(gather([slim(record)]))
     assert cells_of(table)["slr"]["accuracy"].value == 50.0
-    assert table.note == "Accuracy is the mean over classes."
+    assert table.note == BY_CLASS
 
 
 def test_records_of_python_and_odd_ones_can_be_reported() -> None:
@@ -233,14 +235,86 @@ def test_the_first_sentences_say_what_worked_and_what_did_not() -> None:
     told = {sentence.text: sentence.kind for sentence in glance(gather(records), judge(records))}
     (best,) = [text for text in told if "is best" in text]
     assert best.startswith("net on data: slr is best over 2 test corruptions at severity 5, 44.50 ± 0.71 %")
-    assert best.endswith("against 35.00 % without adaptation (+9.50).")
-    assert told["slr loses to no adaptation on snow −3.00."] == "bad"
+    assert best.endswith("against 35.00 % without adaptation (+9.50, 95%: +1.9 to +17.1).")
+    assert not any("loses to no adaptation" in text for text in told)  # 37 against 40 % may be chance
     (fallen,) = [text for text in told if "collapsed" in text]
     assert "slr-div on fog" in fallen
     assert told[fallen] == "bad"
     assert any(
         text.startswith("Calibration error (ECE) 55.0 % without adaptation, 45.5 % with slr") for text in told
     )
+
+
+def said_of(*accuracies: tuple[str, float], images: int = 1000) -> tuple[str, list[str]]:
+    """The kind of the first sentence and all texts, of single runs of these methods."""
+    told = glance(gather([measured(method, value, images=images) for method, value in accuracies]), [])
+    return told[0].kind, [sentence.text for sentence in told]
+
+
+def test_best_is_said_of_what_is_best_by_more_than_chance() -> None:
+    kind, (first, *_) = said_of(("source", 30.0), ("tent", 45.0), ("slr", 52.0))
+    assert (kind, "slr is best over 1 test corruption" in first) == ("good", True)
+    kind, (first, *_) = said_of(("source", 30.0), ("tent", 45.0), ("hlr", 50.0), ("slr", 52.0))
+    assert kind == "good"
+    assert "slr is highest" in first
+    assert first.endswith("(+22.00, 95%: +17.7 to +26.1); within chance of it: hlr (50.00 %).")
+    kind, (first, *_) = said_of(("source", 50.0), ("slr", 52.0))
+    assert kind == "note"
+    assert "no gain is more than chance" in first
+    assert first.endswith("(+2.00, 95%: −2.4 to +6.4, within chance).")
+    # the same figures of more images are no chance
+    assert "slr is best" in said_of(("source", 50.0), ("slr", 52.0), images=100_000)[1][0]
+    assert "best" not in " ".join(said_of(("source", 50.0), ("slr", 49.0))[1])
+
+
+def test_a_loss_is_told_if_it_is_more_than_chance() -> None:
+    records = [measured(m, v, corruption=c) for m, v, c in (("source", 40.0, "snow"), ("slr", 30.0, "snow"))]
+    records += [measured("source", 30.0), measured("slr", 60.0)]
+    told = {sentence.text: sentence.kind for sentence in glance(gather(records), [])}
+    assert told["slr loses to no adaptation on snow −10.00."] == "bad"
+
+
+def test_means_over_classes_have_no_interval_and_no_best() -> None:
+    where = {"data": "visda-c", "corruption": None, "severity": None}
+    records = [measured(method, value, **where) for method, value in (("source", 40.0), ("slr", 60.0))]
+    (table,) = headline_tables(gather(records))
+    assert cells_of(table)["slr"]["accuracy"].interval is None
+    first = glance(gather(records), [])[0].text
+    assert "slr is highest, 60.00 %" in first
+    assert "best" not in first
+
+
+def test_tables_have_intervals_and_mark_what_is_within_chance() -> None:
+    records = [measured(m, v) for m, v in (("source", 30.0), ("tent", 45.0), ("hlr", 50.0), ("slr", 52.0))]
+    (table,) = headline_tables(gather(records))
+    found = cells_of(table)
+    assert found["slr"]["fog"].interval == pytest.approx([100 * end for end in wilson(0.52, 1000)])
+    assert [found[m]["fog"].chance for m in ("source", "tent", "hlr", "slr")] == [False, False, True, True]
+    assert [found[m]["fog"].best for m in ("hlr", "slr")] == [False, True]
+    assert found["source"]["gain"].interval is None
+    gain = found["tent"]["gain"]
+    low, high = (wilson(share, 1000) for share in (0.3, 0.45))
+    assert gain.interval == pytest.approx(
+        (
+            15 - 100 * math.hypot(0.45 - high[0], low[1] - 0.3),
+            15 + 100 * math.hypot(high[1] - 0.45, 0.3 - low[0]),
+        )
+    )
+    assert not gain.chance
+    (errors,) = headline_tables(gather(records), error=True)
+    assert cells_of(errors)["slr"]["fog"].interval == pytest.approx([100 * end for end in wilson(0.48, 1000)])
+    assert "Bold is the lowest" in errors.note
+    alone = [measured(m, v) for m, v in (("source", 30.0), ("slr", 52.0))]
+    assert not cells_of(headline_tables(gather(alone))[0])["slr"]["fog"].chance
+
+
+def test_a_mean_is_as_doubtful_as_its_parts_and_its_seeds() -> None:
+    (table,) = headline_tables(gather(small()))
+    low, high = cells_of(table)["source"]["mean"].interval
+    ends = [wilson(share, 1000) for share in (0.3, 0.4)]
+    assert (low, high) == pytest.approx([50 * sum(side) for side in zip(*ends, strict=True)])
+    seeds = cells_of(table)["slr"]["mean"].interval
+    assert 12.7 * statistics.stdev([44, 45]) / math.sqrt(2) < (seeds[1] - seeds[0]) / 2 < 8  # and the images
 
 
 def test_a_clean_loss_is_no_success() -> None:

@@ -36,8 +36,11 @@ def test_every_format_has_every_figure() -> None:
     assert float(found["net on photos predictions changed, %"]["value"]) == 25.0
     tables = json.loads(document(records, "json"))
     assert any(fact["row"] == "slr" and fact["value"] == 52.0 for fact in tables[0]["figures"])
-    assert "| **52.00** ± 2.83 |" in document(records, "markdown")
-    assert r"\textbf{52.00}$\pm$2.83" in document(records, "latex")
+    assert float(found["slr fog"]["low"]) < 49 < 55 < float(found["slr fog"]["high"])
+    assert (found["slr fog"]["best"], found["slr fog"]["chance"]) == ("False", "True")
+    assert (found["slr mean"]["best"], found["slr mean"]["chance"]) == ("True", "False")
+    assert "| **52.00** ± 2.83 (26.4 to 77.6) ≈ |" in document(records, "markdown")
+    assert r"\textbf{52.00}$\pm$2.83 {\scriptsize (26.4 to 77.6) $\approx$}" in document(records, "latex")
 
 
 def compiled(text: str, folder: Path) -> int:

@@ -39,7 +39,14 @@ def _markdown_cell(cell: Cell) -> str:
     if not isinstance(cell, Entry):
         return _markdown(cell or "")
     shown = f"**{cell.plain}**" if cell.best else cell.plain
-    return shown if cell.spread is None else f"{shown} ± {cell.spread:.{cell.digits}f}"
+    spread = "" if cell.spread is None else f" ± {cell.spread:.{cell.digits}f}"
+    return f"{shown}{spread}{_in_brackets(cell)}"
+
+
+def _in_brackets(cell: Entry) -> str:
+    """The interval, with the mark of chance behind it."""
+    interval, space, mark = cell.doubt.partition(" ≈")
+    return f" ({interval}){space}{mark}" if interval else ""
 
 
 def as_latex(table: Table) -> str:
@@ -90,6 +97,7 @@ _LATEX: Final = {
     "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "κ": r"$\kappa$", "δ": r"$\delta$",
     "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "→": r"$\to$", "·": r"$\cdot$", "–": "--", "…": r"\dots{}",
+    "≈": r"$\approx$",
     "[": "{[}", "*": "{*}",  # at the start of a row they would belong to the end of the last one
 }  # fmt: skip
 _STRANGE: Final = "ĦħĸĿŀŉŦŧſ"  # letters that fonts of the T1 encoding lack
@@ -110,7 +118,9 @@ def _latex_cell(cell: Cell) -> str:
         return _latex(cell or "")
     shown = _latex(cell.plain.replace("-", "−"))
     shown = rf"\textbf{{{shown}}}" if cell.best else shown
-    return shown if cell.spread is None else rf"{shown}$\pm${cell.spread:.{cell.digits}f}"
+    spread = "" if cell.spread is None else rf"$\pm${cell.spread:.{cell.digits}f}"
+    doubt = _latex(_in_brackets(cell).strip().replace("-", "−"))
+    return f"{shown}{spread}" + (rf" {{\scriptsize {doubt}}}" if doubt else "")
 
 
 def calm(name: str) -> str:
@@ -167,7 +177,8 @@ def _html_cell(cell: Cell) -> str:
     if not isinstance(cell, Entry):
         return escaped(cell or "")
     spread = "" if cell.spread is None else f"<small>±{cell.spread:.{cell.digits}f}</small>"
-    return f"{cell.plain.replace('-', '−')}{spread}"
+    doubt = f'<small class="interval">{cell.doubt}</small>' if cell.doubt else ""
+    return f"{cell.plain}{spread}{doubt}".replace("-", "−")
 
 
 def _markdown_document(tables: Sequence[Table]) -> str:
@@ -184,7 +195,7 @@ def _csv_document(tables: Sequence[Table]) -> str:
     lines = [fact for table in tables for fact in facts(table)]
     keys = dict.fromkeys(key for table in tables for key in table.keys)
     keys |= dict.fromkeys(key for table in tables for row in table.rows for key in row.keys)
-    columns = ["table", *keys, "section", "row", "column", "value", "std", "best"]
+    columns = ["table", *keys, "section", "row", "column", "value", "std", "low", "high", "best", "chance"]
     written = io.StringIO()
     writer = csv.DictWriter(written, columns, restval="", lineterminator="\n")
     writer.writeheader()

@@ -105,6 +105,12 @@ class Series:
         }
 
     @property
+    def images(self) -> int | None:
+        """How many images an accuracy is of; None where it is a mean over classes, which is no share."""
+        record = next(iter(self.runs.values()))
+        return None if by_class(record) else int(record["spec"]["images"])
+
+    @property
     def fixed(self) -> bool:
         return self.variant.method in FIXED
 

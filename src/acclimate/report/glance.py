@@ -13,9 +13,9 @@ from acclimate.corruptions import VALIDATION_NAMES
 from acclimate.errors import counted
 from acclimate.records import Record
 from acclimate.report.gather import LAST, Gathered, Place, Series
-from acclimate.report.headline import mean_entry
+from acclimate.report.headline import entry, gain_entry, mean_entry
 from acclimate.report.reading import data_of, network_of, spoken
-from acclimate.report.tables import Entry
+from acclimate.report.tables import Entry, apart
 
 __all__ = ["Sentence", "collapses", "glance"]
 
@@ -81,20 +81,34 @@ def _best(where: str, kind: str, rows: Mapping[str, dict[Place, Series]]) -> Ite
     if not means or source is None:
         return
     best = max(means, key=lambda label: means[label].value)
-    gain = means[best].value - source.value
     shifts = len({place.corruption for place in places} - {""})
     over = f" over {counted(shifts, f'{kind} corruption')}{_severities(places)}" if shifts else ""
     clean = "" if shifts else " (no corruption)"
-    if gain > 0:
-        praise = f"{best} is best{over}, {_said(means[best])} % after the last epoch against"
-        told = f"{praise} {source.value:.2f} % without adaptation ({_signed(gain)})"
-    else:
-        nearest = f"{best} comes nearest with {_said(means[best])} % after the last epoch ({_signed(gain)})"
-        told = f"nothing beats no adaptation{over}, {source.value:.2f} %; {nearest}"
-    yield Sentence("good" if gain > 0 else "bad", f"{where}{clean}: {told}.")
+    found, told = _judged(best, means, source, over)
+    yield Sentence(found, f"{where}{clean}: {told}.")
     if shifts:
         yield from _losses(best, rows[best], rows["source"])
         yield from _calibration(best, rows[best], rows["source"])
+
+
+def _judged(best: str, means: Mapping[str, Entry], source: Entry, over: str) -> tuple[str, str]:
+    """What can be said of the highest mean: "best" only where that is more than chance."""
+    own = means[best]
+    gain = gain_entry(own, source)
+    assert gain is not None
+    against = f"% after the last epoch against {source.value:.2f} % without adaptation ({_gained(gain)})"
+    if gain.value <= 0:
+        nearest = f"{best} comes nearest with {_said(own)} % after the last epoch ({_gained(gain)})"
+        return "bad", f"nothing beats no adaptation{over}, {source.value:.2f} %; {nearest}"
+    if gain.chance:
+        return "note", f"no gain is more than chance{over}: {best} has {_said(own)} {against}"
+    falling = sorted(means, key=lambda label: -means[label].value)
+    rivals = [label for label in falling if label != best and not apart(means[label], own)]
+    word = "highest" if rivals or own.interval is None else "best"
+    named = ", ".join(f"{label} ({means[label].plain} %)" for label in rivals[:_NAMED])
+    more = f" and {len(rivals) - _NAMED} more" if len(rivals) > _NAMED else ""
+    doubt = f"; within chance of it: {named}{more}" if rivals else ""
+    return "good", f"{best} is {word}{over}, {_said(own)} {against}{doubt}"
 
 
 def _severities(places: list[Place]) -> str:
@@ -106,17 +120,22 @@ def _signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")
 
 
+def _gained(gain: Entry) -> str:
+    """A difference with its interval, and whether it is chance."""
+    if gain.interval is None:
+        return _signed(gain.value)
+    low, high = (f"{end:+.1f}".replace("-", "−") for end in gain.interval)
+    return f"{_signed(gain.value)}, 95%: {low} to {high}{', within chance' if gain.chance else ''}"
+
+
 def _said(entry: Entry) -> str:
     return entry.plain if entry.spread is None else f"{entry.plain} ± {entry.spread:.2f}"
 
 
 def _losses(best: str, row: Mapping[Place, Series], source: Mapping[Place, Series]) -> Iterator[Sentence]:
-    """Where the best method is worse than nothing."""
-    lost = {}
-    for place, series in row.items():
-        own, base = (statistics.fmean(s.accuracies(LAST).values()) for s in (series, source[place]))
-        if own < base:
-            lost[place] = own - base
+    """Where the best method is worse than nothing by more than chance."""
+    gains = {place: gain_entry(entry(series), entry(source[place])) for place, series in row.items()}
+    lost = {place: gain.value for place, gain in gains.items() if gain and gain.value < 0 and not gain.chance}
     worst = sorted(lost, key=lambda place: lost[place])
     if worst:
         told = ", ".join(f"{spoken(place.corruption)} {_signed(lost[place])}" for place in worst[:_NAMED])

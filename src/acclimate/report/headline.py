@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from acclimate.bench.spec import ORACLE
+from acclimate.chance import estimate
 from acclimate.corruptions import CORRUPTIONS, VALIDATION_NAMES
 from acclimate.report.gather import LAST, ONLINE, Gathered, Place, Series
-from acclimate.report.reading import by_class, spoken
+from acclimate.report.reading import spoken
 from acclimate.report.tables import Entry, Row, Table, bold_best, mean_of
 
-__all__ = ["entry", "headline_tables", "mean_entry", "pass_name"]
+__all__ = ["BY_CLASS", "NOTE", "entry", "gain_entry", "headline_tables", "mean_entry", "pass_name"]
 
+
+NOTE = (
+    "± is the standard deviation over seeds. Behind or below it stands the 95% interval: of the images it is "
+    "Wilson's, as if the same images stood behind every figure of a mean; of several seeds also Student's. "
+    "Bold is the {} of a column; ≈ marks it and what is within chance of it, and a gain within chance of "
+    "none: by Newcombe's interval of the difference of the two, as if of different images, which is cautious."
+)
+"""Below a table of shares, with ``highest`` or ``lowest``."""
+BY_CLASS = "Accuracy is the mean over classes, of which no interval is known."
+"""Below a table of means over classes."""
 _KINDS = ("", "other hyperparameters", "adapted to a part")
 
 
@@ -73,7 +84,7 @@ def _table(
     for label, row in cells.items():
         figures = [entry(row.get(place), epoch, error) for place in columns]
         mean = mean_entry([row.get(place) for place in columns], epoch, error)
-        gain = None if mean is None or base is None else Entry(mean.value - base.value, sign=True)
+        gain = gain_entry(mean, base, sure=_method(row) == "source")
         first = (mean, gain) if group.corruptions else (gain,)
         if any(figures):
             rows.append(Row(label, (*first, *figures), dim=_method(row) == ORACLE))
@@ -85,7 +96,7 @@ def _table(
         title=f"{_where(group)}: {what} in % {pass_name(epoch)}",
         heads=("method", *means, *heads),
         rows=bold_best(rows, columns=competing, lowest=error),
-        note="Accuracy is the mean over classes." if by_class(next(iter(own[0].runs.values()))) else "",
+        note=BY_CLASS if own[0].images is None else NOTE.format("lowest" if error else "highest"),
         keys={
             "network": group.network,
             "data": group.data,
@@ -126,5 +137,37 @@ def mean_entry(many: Sequence[Series | None], epoch: int = LAST, error: bool = F
         return None
     value = statistics.fmean(statistics.fmean(own.values()) for own in each)
     seeds = sorted(set.intersection(*(set(own) for own in each)))
-    spread = mean_of([statistics.fmean(own[seed] for own in each) for seed in seeds])
-    return Entry(100 - value if error else value, None if spread is None else spread.spread)
+    by_seed = [statistics.fmean(own[seed] for own in each) for seed in seeds]
+    spread, interval = mean_of(by_seed), _interval(many, each, by_seed)
+    if error:
+        value = 100 - value
+        interval = interval and (100 - interval[1], 100 - interval[0])
+    return Entry(value, None if spread is None else spread.spread, interval=interval)
+
+
+def _interval(
+    many: Sequence[Series | None], each: Sequence[Mapping[int, float]], by_seed: Sequence[float]
+) -> tuple[float, float] | None:
+    """The 95% interval of a mean in %, if it is known of how many images."""
+    images = [series.images for series in many if series is not None]
+    known = [count for count in images if count]
+    if len(known) < len(each):
+        return None
+    shares = [[value / 100 for value in own.values()] for own in each]
+    found = estimate(shares, known, [value / 100 for value in by_seed])
+    return 100 * found.low, 100 * found.high
+
+
+def gain_entry(own: Entry | None, base: Entry | None, *, sure: bool = False) -> Entry | None:
+    """By how much a figure is above that of no adaptation, as if they were of different images.
+
+    ``sure``: the figure is that of no adaptation itself, so that there is no chance about it.
+    """
+    if own is None or base is None:
+        return None
+    gain = Entry(own.value - base.value, sign=True)
+    one, other = own.estimate, base.estimate
+    if sure or one is None or other is None:
+        return gain
+    found = one.minus(other)
+    return replace(gain, interval=(found.low, found.high), chance=not one.apart_from(other))

@@ -10,11 +10,13 @@ import numpy as np
 
 from acclimate.bench.scores import COLLAPSED, FIXED, evenness
 from acclimate.bench.spec import ORACLE
+from acclimate.chance import T95, Z95
 from acclimate.corruptions import VALIDATION_NAMES
 from acclimate.metrics import BINS
 from acclimate.records import Record
 from acclimate.report.formats import calm
 from acclimate.report.gather import LAST, ONLINE, Gathered, Series
+from acclimate.report.headline import BY_CLASS, NOTE
 from acclimate.report.palette import color_of
 from acclimate.report.reading import data_of, network_of, spoken
 
@@ -62,6 +64,7 @@ def page_data(found: Gathered) -> dict[str, Any]:
                 "v": series.place.severity,
                 "c": corruptions.index(series.place.corruption) if series.place.corruption else -1,
                 "r": numbers[series.variant],
+                "i": series.images,
                 **_figures(series),
                 **_details(list(series.evaluations(LAST).values()), list(series.runs.values())),
             }
@@ -75,6 +78,10 @@ def page_data(found: Gathered) -> dict[str, Any]:
             "collapsed": 100 * COLLAPSED,
             "bins": BINS,
             "bars": _BARS,
+            "z": Z95,
+            "t": T95,
+            "note": NOTE,
+            "by_class": BY_CLASS,
         },
     }
 

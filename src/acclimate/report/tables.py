@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["Cell", "Entry", "Row", "Table", "bold_best", "facts", "mean_of"]
+from acclimate.chance import Estimate
+
+__all__ = ["Cell", "Entry", "Row", "Table", "apart", "bold_best", "facts", "mean_of"]
 
 
 @dataclass(frozen=True)
@@ -17,13 +19,32 @@ class Entry:
     value: float
     spread: float | None = None
     best: bool = False
+    """The highest of those that it competes with, or the lowest where that is better."""
     digits: int = 2
     sign: bool = False
+    interval: tuple[float, float] | None = None
+    """Of 95%, where it is known."""
+    chance: bool = False
+    """Within chance of others that are as good or better; of a gain, within chance of none."""
 
     @property
     def plain(self) -> str:
         """The figure as it is shown, without its spread."""
         return f"{self.value:{'+' if self.sign else ''}.{self.digits}f}"
+
+    @property
+    def doubt(self) -> str:
+        """The interval and the mark of chance as they are shown; nothing where there is none."""
+        if self.interval is None:
+            return ""
+        sign = "+" if self.sign else ""
+        low, high = (f"{end:{sign}.1f}" for end in self.interval)
+        return f"{low} to {high}{' ≈' if self.chance else ''}"
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The figure with its interval, where it is known."""
+        return None if self.interval is None else Estimate(self.value, *self.interval)
 
 
 Cell = Entry | str | None
@@ -77,9 +98,10 @@ def mean_of(values: Iterable[float], *, spread: bool = True, digits: int = 2) ->
 def bold_best(
     rows: Sequence[Row], *, columns: Iterable[int] | None = None, along: str = "columns", lowest: bool = False
 ) -> tuple[Row, ...]:
-    """The best figure of each column, or of each row among ``columns``, marked; dim rows do not compete.
+    """Mark the best figure of each column, or of each row among ``columns``; dim rows do not compete.
 
-    Figures that look the same are equally good.
+    Figures that look the same are equally good. Where intervals are known, the best is also marked as
+    within chance if others cannot be told apart from it, and so are these.
     """
     made = [list(row.cells) for row in rows]
     width = max((len(cells) for cells in made), default=0)
@@ -93,10 +115,18 @@ def bold_best(
         if len(known) < 2:
             continue
         pick = min if lowest else max
-        best = pick(known, key=lambda item: item[2].value)[2].plain
-        for y, x, cell in known:
-            made[y][x] = replace(cell, best=cell.plain == best)
+        best = pick(known, key=lambda item: item[2].value)[2]
+        close = [cell.plain == best.plain or not apart(cell, best) for _, _, cell in known]
+        for (y, x, cell), near in zip(known, close, strict=True):
+            chance = near and sum(close) > 1 and cell.interval is not None
+            made[y][x] = replace(cell, best=cell.plain == best.plain, chance=chance)
     return tuple(replace(row, cells=tuple(cells)) for row, cells in zip(rows, made, strict=True))
+
+
+def apart(one: Entry, other: Entry) -> bool:
+    """Whether two figures differ by more than chance; what has no interval is taken as it is."""
+    first, second = one.estimate, other.estimate
+    return first is None or second is None or first.apart_from(second)
 
 
 def facts(table: Table) -> list[dict[str, Any]]:
@@ -115,8 +145,14 @@ def facts(table: Table) -> list[dict[str, Any]]:
                     "row": row.label,
                     "column": head,
                     "value": cell.value if isinstance(cell, Entry) else cell,
-                    "std": cell.spread if isinstance(cell, Entry) else None,
-                    "best": cell.best if isinstance(cell, Entry) else False,
+                    **_doubts(cell if isinstance(cell, Entry) else Entry(0.0)),
                 }
             )
     return found
+
+
+def _doubts(entry: Entry) -> dict[str, Any]:
+    """Spread and interval of a figure, and whether it is the best or within chance of it."""
+    low, high = entry.interval or (None, None)
+    best = entry.best and not entry.chance
+    return {"std": entry.spread, "low": low, "high": high, "best": best, "chance": entry.chance}

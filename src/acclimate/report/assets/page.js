@@ -18,7 +18,7 @@ async function start() {
     return;
   }
   const D = await unpack();
-  const { oracle: ORACLE, fixed: FIXED, collapsed: COLLAPSED, bins: BINS, bars: BARS } = D.constants;
+  const { oracle: ORACLE, fixed: FIXED, collapsed: COLLAPSED, bins: BINS, bars: BARS, z: Z95, t: T95 } = D.constants;
 
   /** A sum that keeps what is lost on the way (Neumaier), so that figures round as in Python. */
   function sum(values) {
@@ -62,7 +62,38 @@ async function start() {
     if (!each.length || each.some((own) => !own)) return null;
     const seeds = [...each[0].keys()].filter((seed) => each.every((own) => own.has(seed)));
     const means = seeds.map((seed) => mean(each.map((own) => own.get(seed))));
-    return { value: mean(each.map((own) => mean([...own.values()]))), spread: spread(means), seeds, means };
+    return { value: mean(each.map((own) => mean([...own.values()]))), spread: spread(means), seeds, means, ...doubt(many, each, means) };
+  }
+
+  // ---- what is chance: as in acclimate.chance, in % ---------------------------------------------------
+
+  /** How far an accuracy may be off, down and up: Wilson's interval. */
+  function wilson(value, count) {
+    const share = value / 100, z2 = (Z95 * Z95) / count;
+    const half = Z95 * Math.sqrt((share * (1 - share)) / count + z2 / count / 4);
+    const [low, high] = [-1, 1].map((side) => (share + z2 / 2 + side * half) / (1 + z2));
+    return [share - Math.max(0, Math.min(low, share)), Math.min(1, Math.max(high, share)) - share];
+  }
+  /** How far a mean may be off, down and up, and the ends of its interval; nothing where it is of no share. */
+  function doubt(many, each, means) {
+    if (many.some((series) => !series.i)) return {};
+    const ofSeeds = means.length < 2 ? 0 : (T95[Math.min(means.length - 1, T95.length) - 1] * spread(means)) / 100 / Math.sqrt(means.length);
+    const halves = many.map((series, k) => [...each[k].values()].map((value) => wilson(value, series.i)));
+    const value = mean(each.map((own) => mean([...own.values()])));
+    const [down, up] = [0, 1].map((side) => Math.hypot(mean(halves.map((own) => mean(own.map((pair) => pair[side])))), ofSeeds));
+    return { interval: [100 * Math.max(0, value / 100 - down), 100 * Math.min(1, value / 100 + up)] };
+  }
+  /** The interval of the difference of two figures, as if of different images. */
+  function difference(one, other) {
+    const value = one.value - other.value;
+    const down = Math.hypot(one.value - one.interval[0], other.interval[1] - other.value);
+    const up = Math.hypot(one.interval[1] - one.value, other.value - other.interval[0]);
+    return [value - down, value + up];
+  }
+  function apart(one, other) {
+    if (!one.interval || !other.interval) return true;
+    const [low, high] = difference(one, other);
+    return low > 0 || high < 0;
   }
 
   // ---- small parts of the page -----------------------------------------------------------------------
@@ -150,6 +181,10 @@ async function start() {
   /** Cells of a row as they stand: the mean and its gain over no adaptation first. */
   function figuresOf(row, base) {
     const gain = row.whole && base && base.whole ? { value: row.whole.value - base.whole.value, gain: true } : null;
+    if (gain && row.method !== "source" && row.whole.interval && base.whole.interval) {
+      gain.interval = difference(row.whole, base.whole);
+      gain.chance = !apart(row.whole, base.whole);
+    }
     return state.clean ? [gain, ...row.cells] : [row.whole, gain, ...row.cells];
   }
 
@@ -171,7 +206,7 @@ async function start() {
     const head = make("tr", {}, make("th", { scope: "col" }, "method"), ...titles.map((title, x) => sortable(title, x)));
     const body = make("tbody", {});
     for (const i of order) {
-      const row = rows[i], cells = all[i].map((cell, x) => shownCell(cell, best[x], row, base[x]));
+      const row = rows[i], cells = all[i].map((cell, x) => shownCell(cell, best[x], row, base[x], i));
       body.append(make("tr", { class: row.method === ORACLE ? "dim" : null }, make("th", { scope: "row" }, row.label), ...cells));
     }
     return make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "results" }, make("table", { id: "results-table" }, make("thead", {}, head), body));
@@ -188,22 +223,33 @@ async function start() {
     return make("th", { scope: "col", "aria-sort": direction }, make("button", { type: "button", "data-key": `sort ${x}`, onclick: click }, title));
   }
 
+  /** The best figure of a column as it is shown, and the rows that cannot be told apart from it. */
   function bestOf(rows, all, x) {
-    const known = all.filter((cells, i) => cells[x] && !cells[x].gain && rows[i].method !== ORACLE).map((cells) => cells[x].value);
-    return known.length > 1 ? fixed(Math.max(...known)) : null;
+    const known = rows.map((_, i) => i).filter((i) => all[i][x] && !all[i][x].gain && rows[i].method !== ORACLE);
+    if (known.length < 2) return { close: [] };
+    const best = all[known.reduce((top, i) => (all[i][x].value > all[top][x].value ? i : top))][x], text = fixed(best.value);
+    const close = known.filter((i) => fixed(all[i][x].value) === text || !apart(all[i][x], best));
+    return { text, close: close.length > 1 ? close.filter((i) => all[i][x].interval) : [] };
   }
 
-  function shownCell(cell, best, row, base) {
+  function shownCell(cell, best, row, base, i) {
     if (!cell) return make("td", {}, "");
-    if (cell.gain) return make("td", {}, signed(isError() ? -cell.value : cell.value));
+    const chance = cell.gain ? cell.chance : best.close.includes(i);
+    if (cell.gain) return make("td", {}, signed(isError() ? -cell.value : cell.value), shownInterval(cell, chance));
     const classes = [];
-    if (row.method !== ORACLE && fixed(cell.value) === best) classes.push("best");
-    if (base && cell.value < base.value) classes.push("below");
-    const title = cell.seeds.map((seed, i) => `seed ${seed}: ${fixed(shownValue(cell.means[i]))}`).join("\n");
+    if (row.method !== ORACLE && fixed(cell.value) === best.text) classes.push("best");
+    if (base && cell.value < base.value && apart(cell, base)) classes.push("below");
+    const title = cell.seeds.map((seed, s) => `seed ${seed}: ${fixed(shownValue(cell.means[s]))}`).join("\n");
     const small = cell.spread === null ? null : make("small", {}, `±${fixed(cell.spread)}`);
-    return make("td", { class: classes.join(" ") || null, title }, fixed(shownValue(cell.value)), small);
+    return make("td", { class: classes.join(" ") || null, title }, fixed(shownValue(cell.value)), small, shownInterval(cell, chance));
   }
-  const signed = (value) => (value > 0 ? "+" : "") + fixed(value);
+  function shownInterval(cell, chance) {
+    if (!cell.interval) return null;
+    const ends = cell.gain ? cell.interval.map((end) => (isError() ? -end : end)) : cell.interval.map(shownValue);
+    const [low, high] = (isError() ? ends.reverse() : ends).map((end) => (cell.gain ? signed(end, 1) : fixed(end, 1)));
+    return make("small", { class: "interval" }, `${low} to ${high}${chance ? " ≈" : ""}`);
+  }
+  const signed = (value, digits) => (value > 0 ? "+" : "") + fixed(value, digits);
 
   function drawControls() {
     const networks = D.networks.map((name, n) => [String(n), name]);
@@ -249,8 +295,9 @@ async function start() {
   function drawHeadline() {
     const place = byId("headline");
     if (!place) return;
-    const what = `${isError() ? "Error" : "Accuracy"} in %, mean${D.series.some((s) => s.s.length > 1) ? " ± standard deviation over seeds" : ""}. ` +
-      "The best figure of each column is bold; a tinted cell is worse than no adaptation; a mean is there only where a method has all columns, over the seeds of each. Click a head to sort.";
+    const note = here().some((s) => s.i) ? D.constants.note.replace("{}", isError() ? "lowest" : "highest") : D.constants.by_class;
+    const what = `${isError() ? "Error" : "Accuracy"} in %. ${note} ` +
+      "A tinted cell is worse than no adaptation by more than chance; a mean is there only where a method has all columns, over the seeds of each. Click a head to sort.";
     const key = document.activeElement && document.activeElement.dataset.key;
     place.replaceChildren(drawControls(), drawTable(), make("p", { class: "note" }, what));
     const same = key && [...place.querySelectorAll("[data-key]")].find((element) => element.dataset.key === key);
