@@ -20,12 +20,13 @@ from torch import nn
 from typer.testing import CliRunner
 
 from acclimate import Adapter, corrupt
-from acclimate.adapting import adapt_images, open_images
+from acclimate.adapting import adapt_images
 from acclimate.bench import Cell
 from acclimate.cli import app
 from acclimate.demo.bundle import CLASSES, MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import AcclimateWarning, InputError
-from acclimate.normalization import NORMALIZATIONS
+from acclimate.inputs import open_images
+from acclimate.mean_std import NORMALIZATIONS
 from acclimate.outcome import outcome_of
 from acclimate.records import read_records
 

@@ -111,7 +111,7 @@ def test_adaptation_that_helps_is_accepted_and_one_that_ruins_is_refused(fog: Te
         )
     assert ruined.verdict is not None
     assert not ruined.verdict.accepted
-    assert judged(model, Adapter(model, "source", normalize=(MEAN, STD)), fog) is None
+    assert judged(*[Adapter(model, "source", normalize=(MEAN, STD))] * 2, fog) is None
 
 
 def test_the_command_refuses_what_is_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from acclimate.adapting import adapt_images, open_images
+from acclimate.adapting import adapt_images
 from acclimate.bench.spec import Cell, Data, Network
 from acclimate.cli.job import device_of, joined
 from acclimate.cli.options import (
@@ -49,7 +49,8 @@ from acclimate.cli.terminal import (
 from acclimate.errors import OptionError, listed, masked, shown, unknown
 from acclimate.fast.precision import PRECISIONS, checked_precision
 from acclimate.files import check_writable
-from acclimate.gate import GATES
+from acclimate.gate import GATES, checked_gate
+from acclimate.inputs import open_images
 from acclimate.methods import chosen_setting, parse_method
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
@@ -186,7 +187,7 @@ def adapt(
                 memory=memory,
                 ranks=_checked_ranks(ranks),
                 guard=guard,
-                gate=_checked_gate(gate),
+                gate=checked_gate(gate),
                 calibrate=calibrate,
                 out=out,
                 export=export,
@@ -241,12 +242,6 @@ def _checked_ranks(word: str) -> str:
     known = [name for name in RANKS if name != "alone"]
     if word not in known:
         raise OptionError(unknown("ranks", word, known))
-    return word
-
-
-def _checked_gate(word: str) -> str:
-    if word not in GATES:
-        raise OptionError(unknown("gate", word, GATES))
     return word
 
 

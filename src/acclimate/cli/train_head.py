@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from acclimate.adapting import trained_crop
 from acclimate.cli.options import Debug, Device, Force, Layout, Model, Normalize, Seed, Size, Split, Weights
 from acclimate.cli.terminal import check_resume, errors_as_messages, how_to_resume, messages, progress_bar
 from acclimate.data import Crop, open_data
 from acclimate.errors import InputError, OptionError
+from acclimate.inputs import trained_crop
 from acclimate.models.heads import BOTTLENECK, attach_head
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of

@@ -30,7 +30,7 @@ from acclimate.data.shards import are_shards, open_shards
 from acclimate.data.visda_c import is_visda_c, open_visda_c
 from acclimate.errors import InputError, OptionError, shown, unknown
 
-__all__ = ["LAYOUTS", "Crop", "ImageSet", "Layout", "find_layout", "open_data"]
+__all__ = ["ASSUMED", "LAYOUTS", "Crop", "ImageSet", "Layout", "find_layout", "open_data"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,8 @@ _ROWS: Final = {
         "images without labels, in a folder and below it", _folder(Path.is_dir), open_unlabelled
     ),
 }
+ASSUMED: Final = Crop(assumed=True)
+"""ImageNet's crop, until a network says which one it wants."""
 LAYOUTS: Final[Mapping[str, Layout]] = MappingProxyType(_ROWS)
 """Every layout by name; where more than one fits, the first."""
 
@@ -100,7 +102,7 @@ def open_data(
     path: str | Path,
     layout: str = "auto",
     *,
-    crop: Crop | int | None = 224,
+    crop: Crop | int | None = ASSUMED,
     corruption: str | None = None,
     severity: int | None = None,
     split: str | None = None,
@@ -113,7 +115,8 @@ def open_data(
     Args:
         path: a folder or a file.
         layout: a row of `LAYOUTS`; by default found from what is there.
-        crop: how image files are cropped, or to which size; None leaves them. Arrays are as they are.
+        crop: how image files are cropped, or to which size; None leaves them. By default as for ImageNet,
+            until a network that adapts to them says what it was trained on. Arrays are as they are.
         corruption: of ImageNet-C and CIFAR-C.
         severity: of ImageNet-C and CIFAR-C.
         split: of VisDA-C.
