@@ -264,8 +264,8 @@ def _collated(parts: Iterator[Any]) -> Iterator[Any]:
         if "default_collate" not in str(error) or "PIL." not in str(error):
             raise
         raise InputError(
-            "the loader's data set gives Pillow's images, which torch does not put together: give the data set "
-            "itself, without a loader, or one with a transform that makes tensors"
+            "the loader's data set gives Pillow's images, which torch does not put together: give the data "
+            "set itself, without a loader, or a transform that makes tensors of them"
         ) from error
 
 
