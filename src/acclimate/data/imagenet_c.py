@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from acclimate.data.folders import PublishedReader, class_folders, labelled_folder
+from acclimate.data.folders import class_folders, labelled_folder
 from acclimate.data.image_set import ImageSet
 from acclimate.data.request import Request
 from acclimate.data.wnids import class_ranks
@@ -38,4 +39,6 @@ def open_imagenet_c(request: Request) -> ImageSet:
         raise InputError(f"there is no {folder / str(request.severity)}: {folder} has {listed(severities)}")
     folder = folder / request.chosen("severity", severities)
     outputs = class_ranks(folder, class_folders(folder), partial=request.partial)
-    return labelled_folder(folder, outputs, "imagenet-c", request.crop, PublishedReader)
+    # What is cropped already is not cropped again: for a network of another size, it is resized.
+    crop = request.crop and replace(request.crop, resize=request.crop.size)
+    return labelled_folder(folder, outputs, "imagenet-c", crop)
