@@ -80,7 +80,7 @@ def test_a_step_that_is_not_finite_changes_nothing(objective: External, first: b
         ({"classes": [1, 1, 2]}, "twice: 1"),
         ({"classes": [-1, 2]}, "counted from 0"),
         ({"statistics": "btch"}, "did you mean 'batch'"),
-        ({"normalize": "imagenet"}, "two sequences of numbers, got 'imagenet'"),
+        ({"normalize": "imagnet"}, "normalize must be MEAN/STD, .*, got 'imagnet'"),
         ({"normalize": (0.5, 0.5)}, "two sequences of numbers"),
         ({"prior": [1.0, 0.0, 1, 1, 1]}, "classes="),
         (

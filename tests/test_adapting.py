@@ -20,12 +20,13 @@ from torch import nn
 from typer.testing import CliRunner
 
 from acclimate import Adapter, corrupt
-from acclimate.adapting import adapt_images, open_images
+from acclimate.adapting import adapt_images
 from acclimate.bench import Cell
 from acclimate.cli import app
 from acclimate.demo.bundle import CLASSES, MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import AcclimateWarning, InputError
-from acclimate.normalization import NORMALIZATIONS
+from acclimate.inputs import open_images
+from acclimate.mean_std import NORMALIZATIONS
 from acclimate.outcome import outcome_of
 from acclimate.records import read_records
 
@@ -162,7 +163,7 @@ def test_interrupted_and_resumed_it_ends_where_it_would_have(folder: Path, tmp_p
             "unknown precision 'double': known are 'auto', 'bf16'",
         ),
         (["--model", "demo", "--memory", "lower"], "unknown memory 'lower': did you mean 'low'"),
-        (["--model", "demo", "--predictions", "."], "is a folder: expected the name of a file"),
+        (["--model", "demo", "--export", "."], "is a folder: expected the name of a file"),
         (["--model", "demo", "--layout", "folders"], "did you mean 'class-folders'"),
         (
             ["--model", "demo", "--normalize", "0.5,0.5,0.5/0.5,0.5,0.5"],

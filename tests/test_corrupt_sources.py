@@ -92,7 +92,7 @@ def test_bad_sources(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"PK\x03\x04 not an array")
         assert "cannot be read as an array" in run("corrupt", tmp_path / name, tmp_path / "c")[1]
     np.save(tmp_path / "floats.npy", np.zeros((2, 32, 32, 3)))
-    assert "save them as uint8" in run("corrupt", tmp_path / "floats.npy", tmp_path / "c")[1]
+    assert "bring them to 0 to 255 as uint8" in run("corrupt", tmp_path / "floats.npy", tmp_path / "c")[1]
     np.save(tmp_path / "four.npy", np.zeros((2, 32, 32, 4), dtype=np.uint8))
     assert "1 or 3 channels, and they come last" in run("corrupt", tmp_path / "four.npy", tmp_path / "c")[1]
     np.savez(tmp_path / "odd.npz", pixels=np.zeros(3))

@@ -14,8 +14,8 @@ from acclimate.cli import app
 from acclimate.demo.bundle import bundled_images, bundled_model
 from acclimate.doctor import diagnose
 from acclimate.fast import precision
+from acclimate.mean_std import NORMALIZATIONS
 from acclimate.models.vision import import_torchvision
-from acclimate.normalization import NORMALIZATIONS
 from networks import resnet
 
 

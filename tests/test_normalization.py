@@ -10,7 +10,8 @@ from acclimate import corrupt
 from acclimate.corruptions import VALIDATION_NAMES
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import OptionError
-from acclimate.normalization import NORMALIZATIONS, Probe, normalization_of, probe_normalization
+from acclimate.mean_std import NORMALIZATIONS
+from acclimate.normalization import Probe, normalization_of, probe_normalization
 
 
 def test_it_is_the_users_or_the_weights() -> None:

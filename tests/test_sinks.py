@@ -134,7 +134,8 @@ def test_resumed_with_a_log_for_the_first_time_it_has_the_steps_before(images: P
 
 def test_a_step_that_an_interrupt_follows_at_once_is_logged(images: Path, tmp_path: Path) -> None:
     """Ctrl-C is held back within a step and comes before anybody could be told of it."""
-    from acclimate.adapting import adapt_images, open_images
+    from acclimate.adapting import adapt_images
+    from acclimate.inputs import open_images
 
     network, seen = bundled_model(), []
 

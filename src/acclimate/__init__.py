@@ -5,11 +5,14 @@ from importlib.metadata import version
 from acclimate import corruptions, errors, losses
 from acclimate.adapter import Adapter
 from acclimate.corruptions import corrupt
+from acclimate.data import open_data
 from acclimate.diversity import ClassDistribution
 from acclimate.input_transform import InputTransformation
 from acclimate.methods import METHODS, Method
+from acclimate.models.load import load_model
 from acclimate.one_call import adapt
-from acclimate.types import AdaptationResult, History
+from acclimate.result import AdaptationResult
+from acclimate.types import History
 
 __all__ = [
     "METHODS",
@@ -24,7 +27,9 @@ __all__ = [
     "corrupt",
     "corruptions",
     "errors",
+    "load_model",
     "losses",
+    "open_data",
 ]
 
 __version__ = version("acclimate")

@@ -29,9 +29,13 @@ from acclimate.errors import (
 from acclimate.export import export_module
 from acclimate.fast.recycling import release_memory
 from acclimate.fitting import Fit, begin, run
+from acclimate.inputs import cropped_for
 from acclimate.interrupts import uninterrupted
+from acclimate.mean_std import MeanStd
 from acclimate.methods import Method, chosen_setting, parse_method
-from acclimate.objectives import External
+from acclimate.network import Normalization
+from acclimate.normalization import normalization_of
+from acclimate.objectives import External, of_logits_and_index
 from acclimate.options import Options, make_options
 from acclimate.prepare import checked_model, count_outputs, possible_outputs
 from acclimate.ranks import Ranks
@@ -72,8 +76,10 @@ class Adapter:
         model: any network that turns images into logits. It is not changed. Weights that do not adapt
             are shared with it, not copied: do not train it while the adapter is in use.
         method: a name such as ``"slr"``, ``"tent+"`` or ``"slr+it"``, or a `Method`.
-        normalize: ``(mean, std)``. With it, images are pixels in [0, 1] and are normalised here;
-            without it, they go to the model as they are.
+        normalize: ``(mean, std)``, a name of `acclimate.mean_std.NORMALIZATIONS` such as ``"imagenet"``, or
+            the text ``"mean/std"``. With it, images are pixels in [0, 1] and are normalised here. Without
+            it, float tensors go to the model as they are; what is known to be pixels (an ImageSet, bytes,
+            Pillow's images) is normalised as the network's weights say.
         freeze: ``"auto"`` (as the method says), ``"top"``, ``"none"``, or patterns of module names.
         input_transform: put a trainable `InputTransformation` before the model; needs ``normalize``.
         classes: the outputs that can occur; all others are left out of loss and prediction.
@@ -84,7 +90,7 @@ class Adapter:
             ``"source"``. ``method="source"`` always keeps the source's.
         episodic: start from the source model again for every batch.
         features: name of the classifier layer whose input SHOT's centroids use, if not the last.
-        objective: minimise this function of (logits, index) instead of the method's loss.
+        objective: minimise this function of logits, or of (logits, index), instead of the method's loss.
         steps: number of online calls to come, over which a cosine schedule decays.
         device: where to adapt, if not where the model is.
         seed: of the order of the images and the initial weights of the input transformation.
@@ -113,7 +119,7 @@ class Adapter:
         model: nn.Module,
         method: str | Method = "slr",
         *,
-        normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+        normalize: str | MeanStd | None = None,
         freeze: str | Sequence[str] = "auto",
         input_transform: bool = False,
         classes: Sequence[int] | None = None,
@@ -122,7 +128,7 @@ class Adapter:
         setting: str = "auto",
         episodic: bool = False,
         features: str | None = None,
-        objective: External | None = None,
+        objective: External | Callable[[Tensor], Tensor] | None = None,
         steps: int | None = None,
         device: torch.device | str | None = None,
         seed: int = 0,
@@ -163,10 +169,11 @@ class Adapter:
             guard=bool(guard),
             calibrate=bool(calibrate),
         )
-        self._external = objective
+        self._pixel_notes: tuple[str, ...] = ()
+        self._external = None if objective is None else of_logits_and_index(objective)
         self._lock = threading.RLock()
         with torch.inference_mode(False):
-            self._engine = Engine(model, self.method, self._options, external=objective, device=device)
+            self._engine = Engine(model, self.method, self._options, external=self._external, device=device)
         self._generator = torch.Generator()
         self._fit: Fit | None = None
         self.reset()
@@ -191,7 +198,7 @@ class Adapter:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was found and decided, before adapting and for batches that came, one sentence each."""
-        return (*self._engine.notes, *self._engine.cautions)
+        return (*self._engine.notes, *self._engine.cautions, *self._pixel_notes)
 
     @property
     def classes(self) -> tuple[int, ...] | None:
@@ -273,7 +280,7 @@ class Adapter:
             raise OptionError("episodic=True starts again with every batch, so that there is nothing to fit")
         epochs = checked_count("epochs", epochs)
         ranks = self._engine.ranks
-        batches = Batches(data, batch_size, shuffle=shuffle, ranks=ranks)
+        batches = self._batches(data, batch_size, shuffle=shuffle)
 
         def call(function: Callable[[Adapter], None] | None) -> None:
             if function is not None:
@@ -319,14 +326,14 @@ class Adapter:
     def predict(self, data: Any, *, batch_size: int | None = None) -> Tensor:
         """Logits without an update, in the order of the data.
 
-        A tensor of images is one batch unless ``batch_size`` says otherwise. Loaders and data sets are
+        A float tensor of images is one batch unless ``batch_size`` says otherwise. Loaders and data sets are
         gone through in a shuffled order, as batch statistics want it, and put back in theirs; of several
         ranks, each is given all of the data and gets all logits.
         """
-        if isinstance(data, Tensor) and batch_size is None:
+        if isinstance(data, Tensor) and data.is_floating_point() and batch_size is None:
             return self._tempered(self._engine.forward(data))
         ranks = self._engine.ranks
-        batches = Batches(data, batch_size or 64, ranks=ranks)
+        batches = self._batches(data, batch_size or 64)
         seen = batches.epoch(self._options.seed)
         found = [(self._engine.forward(batch.images).cpu(), batch.index) for batch in seen]
         if ranks.size > 1:
@@ -351,13 +358,24 @@ class Adapter:
         """Logits of some images, and of a second view of each, without an update."""
         ranks = self._engine.ranks
         found: list[tuple[Tensor, Tensor]] = []
-        for batch in Batches(data, batch_size, ranks=ranks).epoch(self._options.seed):
+        for batch in self._batches(data, batch_size).epoch(self._options.seed):
             both = (self._engine.forward(part) for part in (batch.images, second_view(batch.images)))
             first, second = (ranks.rows(self._tempered(logits)).cpu() for logits in both)
             found.append((first, second))
             if sum(len(logits) for logits, _ in found) >= images:
                 break
         return Views(*(torch.cat(parts)[:images] for parts in zip(*found, strict=True)))
+
+    def _batches(self, data: Any, batch_size: int, *, shuffle: bool = True) -> Batches:
+        """Batches as the network takes them: what are pixels cropped and normalised, as it says itself."""
+        images, are_pixels = cropped_for(self._engine.prepared.model, data)
+        convert = None
+        if are_pixels and self._options.normalize is None:
+            mean, std = normalization_of(self._engine.prepared.model, None)
+            normalized = Normalization(mean, std).to(self.device)
+            convert = lambda images: normalized(images.to(self.device))  # noqa: E731 - read here
+            self._pixel_notes = (f"pixels are normalised as the network says: mean {mean}, std {std}",)
+        return Batches(images, batch_size, shuffle=shuffle, ranks=self._engine.ranks, convert=convert)
 
     def _tempered(self, logits: Tensor) -> Tensor:
         return logits if self.temperature == 1.0 else logits / self.temperature
@@ -418,7 +436,7 @@ class Adapter:
         path: str | os.PathLike[str],
         model: nn.Module,
         *,
-        objective: External | None = None,
+        objective: External | Callable[[Tensor], Tensor] | None = None,
         device: torch.device | str | None = None,
         ranks: str = "together",
     ) -> Adapter:

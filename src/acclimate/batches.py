@@ -41,17 +41,24 @@ class Batches:
 
     Takes a tensor of images, a map-style data set, a `DataLoader`, a list of batches, or anything
     else that can be iterated again and has a length (which then keeps its own order). Every rank is
-    given all of it, and gets its share of each batch.
+    given all of it, and gets its share of each batch; ``convert`` makes of it what the network takes.
 
     >>> [len(batch.images) for batch in Batches(torch.rand(7, 3, 4, 4), batch_size=3).epoch(seed=0)]
     [3, 4]
     """
 
     def __init__(
-        self, data: Any, batch_size: int = 64, *, shuffle: bool = True, ranks: Ranks = ALONE
+        self,
+        data: Any,
+        batch_size: int = 64,
+        *,
+        shuffle: bool = True,
+        ranks: Ranks = ALONE,
+        convert: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         checked_count("batch_size", batch_size)
         self._ranks = ranks
+        self._convert = convert
         self.shuffle = shuffle
         self.order: Tensor | None = None
         """The index of every image in the user's order, or nothing where images have no index."""
@@ -81,7 +88,10 @@ class Batches:
 
     def epoch(self, seed: int, *, start: int = 0) -> Iterator[Batch]:
         """All batches in the order of ``seed``, from batch ``start`` on; of each, what is this rank's."""
-        return self._ranks.every(self._shares(seed, start))
+        found = self._shares(seed, start)
+        if self._convert is not None:
+            found = (Batch(self._convert(batch.images), batch.index) for batch in found)
+        return self._ranks.every(found)
 
     def _shares(self, seed: int, start: int) -> Iterator[Batch]:
         share = self._ranks.share
@@ -137,7 +147,7 @@ class Batches:
                 "every batch is shared out among the ranks here: give each of them a loader of all images, "
                 "without a DistributedSampler"
             )
-        self._fetch = lambda plan, seed: map(images_of, _reordered(loader, plan, seed))
+        self._fetch = lambda plan, seed: map(images_of, _collated(_reordered(loader, plan, seed)))
         if loader.batch_size is None:
             # The user composes the batches; a sampler that draws at random draws anew in every epoch.
             self._compose = lambda seed: [list(rows) for rows in _drawn(loader.batch_sampler, seed)]
@@ -244,6 +254,19 @@ def _drawn(sampler: Any, seed: int) -> list[Any]:
     with _BORROWED, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return list(sampler)
+
+
+def _collated(parts: Iterator[Any]) -> Iterator[Any]:
+    """What a loader gives; in a sentence, if its data set gives pictures, which torch cannot put together."""
+    try:
+        yield from parts
+    except TypeError as error:
+        if "default_collate" not in str(error) or "PIL." not in str(error):
+            raise
+        raise InputError(
+            "the loader's data set gives Pillow's images, which torch does not put together: give the data "
+            "set itself, without a loader, or a transform that makes tensors of them"
+        ) from error
 
 
 def _reordered(loader: DataLoader[Any], plan: Plan, seed: int) -> Iterator[Any]:

@@ -19,7 +19,8 @@ from acclimate.errors import AcclimateWarning, InputError
 from acclimate.fast import TRICKS
 from acclimate.fast.precision import PRECISIONS, precision_fault, precision_taken
 from acclimate.fast.recycling import exactly
-from acclimate.normalization import Normalization, Probe, fitted, probe_normalization
+from acclimate.mean_std import MeanStd, fitted
+from acclimate.normalization import Probe, probe_normalization
 from acclimate.norms import find_norms
 from acclimate.prepare import count_outputs, model_info, normalization_mismatch, trained_size
 from acclimate.types import ModelInfo
@@ -76,7 +77,7 @@ def diagnose(
     method: str = "slr",
     *,
     size: int | None = None,
-    normalize: Normalization | None = None,
+    normalize: MeanStd | None = None,
     images: Tensor | None = None,
     device: str | None = None,
 ) -> Diagnosis:
@@ -128,13 +129,13 @@ def diagnose(
     )
 
 
-def _in_use(info: ModelInfo | None, normalize: Normalization | None) -> Normalization | None:
+def _in_use(info: ModelInfo | None, normalize: MeanStd | None) -> MeanStd | None:
     if normalize is None and info is not None and info.mean is not None and info.std is not None:
         return info.mean, info.std
     return normalize
 
 
-def _fits(info: ModelInfo | None, size: int, normalize: Normalization | None) -> Iterator[str]:
+def _fits(info: ModelInfo | None, size: int, normalize: MeanStd | None) -> Iterator[str]:
     """Whether the input is what the weights were trained on, one sentence for each thing they say of it."""
     if info is None:
         given = "" if normalize is not None else "give the normalisation, and "

@@ -11,16 +11,28 @@ from typing import Final
 
 from torch import Tensor
 
+from acclimate.errors import OptionError, unknown
 from acclimate.stability import Views
 from acclimate.types import Verdict
 
-__all__ = ["GATES", "IMAGES", "judge"]
+__all__ = ["GATES", "IMAGES", "checked_gate", "judge"]
 
 GATES: Final = ("warn", "refuse", "off")
 """What is done with a verdict: told, acted upon, or not asked for."""
 IMAGES: Final = 1000
 """That are looked at, if there are so many."""
 _MARGIN = 0.005  # of the score, within which two networks are alike
+
+
+def checked_gate(asked: str) -> str:
+    """A name of `GATES`.
+
+    >>> checked_gate("refuse")
+    'refuse'
+    """
+    if asked not in GATES:
+        raise OptionError(unknown("gate", asked, GATES))
+    return asked
 
 
 def judge(source: Views, adapted: Views, prior: Tensor | None = None) -> Verdict:

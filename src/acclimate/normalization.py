@@ -9,7 +9,7 @@ weaker sign.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -17,21 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import OptionError, listed
+from acclimate.mean_std import NORMALIZATIONS, MeanStd, mean_and_std
 from acclimate.norms import find_norms
 from acclimate.outputs import logits_of
 from acclimate.prepare import model_info, normalization_mismatch
 
-__all__ = ["NORMALIZATIONS", "Normalization", "Probe", "fitted", "normalization_of", "probe_normalization"]
+__all__ = ["Probe", "may_be_normalised_otherwise", "normalization_of", "probe_normalization"]
 
-Normalization = tuple[Sequence[float], Sequence[float]]
-
-NORMALIZATIONS: dict[str, Normalization] = {
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "half": ((0.5,) * 3, (0.5,) * 3),
-    "none": ((0.0,) * 3, (1.0,) * 3),
-    "bytes": ((0.0,) * 3, (1 / 255,) * 3),
-}
-"""What networks are commonly fed: ImageNet's mean and std, [-1, 1], [0, 1], and 0 to 255."""
 _BATCH = 32
 # A wrong normalisation is told of if another is closer by this factor and it is this far away. Chosen on the
 # validation corruptions.
@@ -74,7 +66,7 @@ class Probe:
         )
 
 
-def normalization_of(model: nn.Module, given: str | None) -> Normalization:
+def normalization_of(model: nn.Module, given: str | MeanStd | None) -> MeanStd:
     """As the user says, otherwise as the network's weights do; an error if the two differ.
 
     >>> normalization_of(nn.Identity(), "0.5/0.25")
@@ -84,41 +76,24 @@ def normalization_of(model: nn.Module, given: str | None) -> Normalization:
     if given is None:
         if info is None or info.mean is None or info.std is None:
             raise OptionError(
-                "the network does not say what its input was normalised with: give --normalize MEAN/STD, "
-                f"such as 0.5,0.5,0.5/0.2,0.2,0.2, or {listed(NORMALIZATIONS)}"
+                "the network does not say what its input was normalised with: give normalize (--normalize), "
+                f"MEAN/STD such as 0.5,0.5,0.5/0.2,0.2,0.2, or {listed(NORMALIZATIONS)}"
             )
         return info.mean, info.std
-    mean, std = NORMALIZATIONS[given] if given in NORMALIZATIONS else _parsed(given)
+    mean, std = mean_and_std(given)
     mismatch = normalization_mismatch(info, mean, std)
     if mismatch is not None and info is not None and not info.assumed:
         raise OptionError(mismatch)
     return mean, std
 
 
-def fitted(normalization: Normalization | None, channels: int) -> Normalization | None:
-    """A normalisation for grey images, where it is given alike for three channels.
-
-    >>> fitted(NORMALIZATIONS["half"], 1)
-    ((0.5,), (0.5,))
-    """
-    if normalization is None or channels != 1 or any(len(set(part)) > 1 for part in normalization):
-        return normalization
-    mean, std = normalization
-    return mean[:1], std[:1]
+def may_be_normalised_otherwise(model: nn.Module) -> bool:
+    """Whether the weights leave open what their input was normalised with."""
+    info = model_info(model)
+    return info is None or info.mean is None or info.assumed
 
 
-def _parsed(given: str) -> Normalization:
-    try:
-        mean, std = (tuple(float(value) for value in part.split(",")) for part in given.split("/"))
-    except ValueError as error:
-        raise OptionError(
-            f"normalize must be MEAN/STD, such as 0.5,0.5,0.5/0.2,0.2,0.2, or {listed(NORMALIZATIONS)}, "
-            f"got {given!r}"
-        ) from error
-    return mean, std
-
-
-def probe_normalization(model: nn.Module, images: Tensor, normalize: Normalization | None) -> Probe:
+def probe_normalization(model: nn.Module, images: Tensor, normalize: MeanStd | None) -> Probe:
     """Compare normalisations by feeding a few images; pixels in [0, 1], a network in evaluation mode.
 
     >>> from acclimate.demo.bundle import bundled_images, bundled_model
@@ -138,7 +113,7 @@ def probe_normalization(model: nn.Module, images: Tensor, normalize: Normalizati
     return Probe(by, {name: score for name, (_, score) in found.items()})
 
 
-def _close(one: Normalization, other: Normalization) -> bool:
+def _close(one: MeanStd, other: MeanStd) -> bool:
     flat = [(*mean, *std) for mean, std in (one, other)]
     return len(flat[0]) == len(flat[1]) and all(
         abs(a - b) < _SHIFTS * max(1e-2, flat[1][-1]) for a, b in zip(*flat, strict=True)
@@ -149,7 +124,7 @@ class _Seen(Exception):  # noqa: N818 - not an error: the rest of the network is
     """The first norm was reached."""
 
 
-def _fit(model: nn.Module, images: Tensor, normalization: Normalization) -> tuple[str, float]:
+def _fit(model: nn.Module, images: Tensor, normalization: MeanStd) -> tuple[str, float]:
     """Divergence from the statistics that the first norm remembers, if it does, or mean confidence."""
     like = next(model.parameters(), images)
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in normalization)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -10,17 +12,51 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from acclimate.diversity import ClassDistribution
-from acclimate.errors import InputError
+from acclimate.errors import InputError, OptionError, listed
 from acclimate.losses import LOSSES, LOSSES_OF_LOG_CONFIDENCES, log_confidences
 from acclimate.methods import Method
 from acclimate.ranks import ALONE, Ranks
 
-__all__ = ["External", "Objective"]
+__all__ = ["External", "Objective", "of_logits_and_index"]
 
 _NO_LABEL: Final = -100  # as torch has it
 
 External = Callable[[Tensor, "Tensor | None"], Tensor]
 """An objective from outside: logits and the samples' positions to a scalar."""
+
+
+@dataclass(frozen=True)
+class _OfLogits:
+    """A function of logits alone as one of logits and positions."""
+
+    function: Callable[[Tensor], Tensor]
+
+    def __call__(self, logits: Tensor, index: Tensor | None) -> Tensor:
+        return self.function(logits)
+
+
+def of_logits_and_index(objective: Callable[..., Tensor]) -> External:
+    """An objective from outside as one of (logits, index), which it may be, or of logits alone.
+
+    A second parameter that has a default is the index only if it is called so.
+
+    >>> of_logits_and_index(lambda logits: logits.mean())(torch.ones(2, 3), None)
+    tensor(1.)
+    """
+    if not callable(objective):
+        raise OptionError(f"objective must be a function of logits, got {type(objective).__name__}")
+    asked = objective.forward if isinstance(objective, nn.Module) else objective
+    try:
+        parameters = list(inspect.signature(asked).parameters.values())
+    except (TypeError, ValueError):  # not written in Python
+        return objective
+    positional = [p for p in parameters if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+    if any(p.kind is p.VAR_POSITIONAL or p.name == "index" for p in positional[:2]):
+        return objective
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    if not positional or len(needed) > 2:
+        raise OptionError(f"objective must take logits, or (logits, index), but needs {listed(needed)}")
+    return objective if len(needed) == 2 else _OfLogits(objective)
 
 
 class Objective(nn.Module):

@@ -12,6 +12,7 @@ from torch import Tensor
 from acclimate.diversity import ClassDistribution
 from acclimate.errors import OptionError, listed, unknown
 from acclimate.fast import MEMORY, chosen_tricks
+from acclimate.mean_std import mean_and_std
 
 __all__ = ["Options", "changed_options", "checked_memory", "make_options"]
 
@@ -60,7 +61,7 @@ def make_options(
     chosen = None if classes is None else _checked_classes(classes)
     tricks = chosen_tricks(fast)
     return Options(
-        normalize=None if normalize is None else _mean_and_std(normalize),
+        normalize=None if normalize is None else mean_and_std(normalize),
         freeze=freeze if isinstance(freeze, str) else tuple(freeze),
         classes=chosen,
         prior=None if prior is None else _checked_prior(prior, outputs, chosen),
@@ -114,17 +115,3 @@ def _checked_prior(
         )
     ClassDistribution(given if classes is None else len(classes), target=prior)
     return tuple(float(p) for p in prior)
-
-
-def _mean_and_std(normalize: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    try:
-        mean, std = (tuple(float(v) for v in part) for part in normalize)
-    except (TypeError, ValueError) as error:
-        raise OptionError(
-            f"normalize must be (mean, std), two sequences of numbers, got {normalize!r}"
-        ) from error
-    if len(mean) != len(std) or not mean or min(std) <= 0:
-        raise OptionError(
-            f"normalize must be (mean, std) with one entry per channel and std above 0, got {mean} and {std}"
-        )
-    return mean, std

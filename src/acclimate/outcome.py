@@ -14,7 +14,7 @@ from torch import Tensor
 from acclimate.files import whole_file
 from acclimate.types import Verdict
 
-__all__ = ["AdaptOutcome", "outcome_of", "told", "write_predictions"]
+__all__ = ["AdaptOutcome", "headlines", "outcome_of", "told", "write_predictions"]
 
 _SHOWN = 10  # classes
 _COLLAPSED = 0.5  # share of its largest value below which the entropy of the predictions is an alarm
@@ -36,20 +36,25 @@ class AdaptOutcome:
     cautions: list[str] = field(default_factory=list)
     verdict: Verdict | None = None
     """Whether the adapted network seems better than the source, if that was asked."""
-    refused: bool = False
-    """Whether the verdict was acted upon: predictions are the source's, and nothing was exported."""
 
 
-def told(outcome: AdaptOutcome, failed: Mapping[str, str]) -> str:
-    """The outcome for people."""
+def headlines(outcome: AdaptOutcome) -> list[str]:
+    """The outcome in four lines: what adapted, images, confidence and classes."""
     share = 100 * outcome.changed / outcome.images
     before, after = outcome.histogram
-    lines = [
-        f"{outcome.method}, hyperparameters of the setting {outcome.setting!r}",
+    own = "its own" if outcome.setting is None else f"the setting {outcome.setting!r}"
+    return [
+        f"{outcome.method}, hyperparameters of {own}",
         f"{outcome.images:,} images: the prediction of {outcome.changed:,} ({share:.1f}%) has changed",
         f"mean confidence: {outcome.confidence[0]:.3f} before, {outcome.confidence[1]:.3f} after",
         f"classes predicted: {len(before)} before, {len(after)} after",
     ]
+
+
+def told(outcome: AdaptOutcome, failed: Mapping[str, str]) -> str:
+    """The outcome for people."""
+    lines = headlines(outcome)
+    before, after = outcome.histogram
     counts = {name: (before.get(name, 0), after.get(name, 0)) for name in (*after, *before)}
     common = sorted(counts, key=lambda name: -max(counts[name]))
     lines += [f"  {name}: {counts[name][0]} before, {counts[name][1]} after" for name in common[:_SHOWN]]
@@ -87,7 +92,6 @@ def outcome_of(
     setting: str | None = None,
     cautions: Sequence[str] = (),
     verdict: Verdict | None = None,
-    refused: bool = False,
 ) -> AdaptOutcome:
     """Compare what was predicted before and after; ``names`` has one for each column."""
     tops = [logits.argmax(1) for logits in (before, after)]
@@ -112,7 +116,6 @@ def outcome_of(
         histogram=(first, second),
         cautions=found,
         verdict=verdict,
-        refused=refused,
     )
 
 

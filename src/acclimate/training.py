@@ -25,8 +25,8 @@ from acclimate.delta import digests
 from acclimate.errors import InputError, OptionError, checked_count, said
 from acclimate.files import check_writable, whole_file
 from acclimate.interrupts import uninterrupted
+from acclimate.mean_std import MeanStd
 from acclimate.models.heads import head_name
-from acclimate.normalization import Normalization
 from acclimate.outputs import logits_of
 
 __all__ = ["Recipe", "kept_beside", "train"]
@@ -60,7 +60,7 @@ def train(
     out: Path,
     recipe: Recipe | None = None,
     *,
-    normalize: Normalization | None = None,
+    normalize: MeanStd | None = None,
     device: str | None = None,
     resume: bool = False,
     progress: Callable[[int, int, float], None] = lambda step, total, loss: None,
@@ -119,7 +119,7 @@ class _Run:
         model: nn.Module,
         images: ImageSet,
         labels: Tensor,
-        normalize: Normalization | None,
+        normalize: MeanStd | None,
         recipe: Recipe,
     ) -> None:
         self.model, self.images, self.labels, self.recipe = model, images, labels, recipe

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from torch import Tensor
 
-__all__ = ["AdaptationResult", "Alarm", "Batch", "History", "ModelInfo", "Verdict"]
-
-A = TypeVar("A")
+__all__ = ["Alarm", "Batch", "History", "ModelInfo", "Verdict"]
 
 
 @dataclass(frozen=True)
@@ -81,17 +78,3 @@ class Verdict:
     reason: str
     figures: dict[str, float | None]
     """By which it was judged."""
-
-
-@dataclass(frozen=True)
-class AdaptationResult(Generic[A]):
-    """What `acclimate.adapt` returns."""
-
-    adapter: A
-    history: History
-    logits: Tensor
-    """Of every image after the last epoch, in the order of the data."""
-    predictions: Tensor
-    """The predicted class of every image: an output of the network, as `classes` counts them."""
-    verdict: Verdict | None = None
-    """Whether the adapted network seems better than the source, if that was asked."""

@@ -30,10 +30,11 @@ from acclimate.bench.oracle import oracle_method, oracle_objective
 from acclimate.bench.spec import ORACLE, Cell
 from acclimate.data import ImageSet
 from acclimate.errors import AcclimateWarning
+from acclimate.mean_std import fitted
 from acclimate.methods import chosen_setting
 from acclimate.metrics import Quality, measure, structural_similarity
 from acclimate.models.load import load_model
-from acclimate.normalization import fitted, normalization_of
+from acclimate.normalization import normalization_of
 from acclimate.prepare import count_outputs
 from acclimate.recording import (
     SHOWN,

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from acclimate.adapting import trained_crop
 from acclimate.bench.spec import Data, Subset
 from acclimate.corruptions import corrupt
 from acclimate.data import Crop, ImageSet, find_layout, open_data
 from acclimate.data.pictures import Bytes
 from acclimate.data.subsets import fraction_of_classes, fraction_of_samples
 from acclimate.errors import InputError
+from acclimate.inputs import trained_crop
 
 __all__ = ["CORRUPTED_ALREADY", "clean_images", "crop_of", "is_published", "open_cell_images", "part_of"]
 

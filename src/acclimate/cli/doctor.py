@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from acclimate.adapting import open_images, some_of
 from acclimate.cli.options import (
     Corruption,
     Debug,
@@ -25,6 +24,7 @@ from acclimate.cli.options import (
 )
 from acclimate.cli.terminal import errors_as_messages
 from acclimate.doctor import diagnose, diagnosis_tree
+from acclimate.inputs import open_images
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
 
@@ -56,7 +56,7 @@ def doctor(
             found = open_images(
                 network, data, size=size, layout=layout, corruption=corruption, severity=severity
             )
-            images = some_of(found[0])
+            images = found[0].sample()
         diagnosis = diagnose(
             network,
             method,

@@ -30,7 +30,7 @@ from acclimate.data.shards import are_shards, open_shards
 from acclimate.data.visda_c import is_visda_c, open_visda_c
 from acclimate.errors import InputError, OptionError, shown, unknown
 
-__all__ = ["LAYOUTS", "Crop", "ImageSet", "Layout", "checked_layout", "find_layout", "open_data"]
+__all__ = ["ASSUMED", "LAYOUTS", "Crop", "ImageSet", "Layout", "find_layout", "open_data"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,8 @@ _ROWS: Final = {
         "images without labels, in a folder and below it", _folder(Path.is_dir), open_unlabelled
     ),
 }
+ASSUMED: Final = Crop(assumed=True)
+"""ImageNet's crop, until a network says which one it wants."""
 LAYOUTS: Final[Mapping[str, Layout]] = MappingProxyType(_ROWS)
 """Every layout by name; where more than one fits, the first."""
 
@@ -100,7 +102,7 @@ def open_data(
     path: str | Path,
     layout: str = "auto",
     *,
-    crop: Crop | int | None = 224,
+    crop: Crop | int | None = ASSUMED,
     corruption: str | None = None,
     severity: int | None = None,
     split: str | None = None,
@@ -113,7 +115,8 @@ def open_data(
     Args:
         path: a folder or a file.
         layout: a row of `LAYOUTS`; by default found from what is there.
-        crop: how image files are cropped, or to which size; None leaves them. Arrays are as they are.
+        crop: how image files are cropped, or to which size; None leaves them. By default as for ImageNet,
+            until a network that adapts to them says what it was trained on. Arrays are as they are.
         corruption: of ImageNet-C and CIFAR-C.
         severity: of ImageNet-C and CIFAR-C.
         split: of VisDA-C.
@@ -121,25 +124,16 @@ def open_data(
         partial: whether classes of ImageNet may be missing.
         training: whether the split by default is that for training, not that for testing.
     """
-    name = checked_layout(path, layout)
-    how = Crop(crop) if isinstance(crop, int) else crop
-    return LAYOUTS[name].open(Request(str(path), how, corruption, severity, split, labels, partial, training))
-
-
-def checked_layout(path: str | Path, layout: str = "auto") -> str:
-    """The layout of the data at a path, found or as it is named; an error if nothing of the kind is there."""
     if layout != "auto" and layout not in LAYOUTS:
         raise OptionError(unknown("layout", layout, LAYOUTS))
     name = find_layout(path) if layout == "auto" else layout
-    if name in ("hub", "shards"):
-        return name
-    if "://" in str(path):
+    how = Crop(crop) if isinstance(crop, int) else crop
+    request = Request(str(path), how, corruption, severity, split, labels, partial, training)
+    if "://" in request.path and name not in ("hub", "shards"):
         raise InputError(
             f"{shown(path)} is an address, from which shards can be read and the layout {name!r} cannot: "
             "bring the data to this machine first, as `acclimate fetch` does with published ones"
         )
-    if name == "arrays" and not Path(path).is_file():
-        raise InputError(f"there is no file {shown(path)}: expected an array of images")
-    if name != "arrays" and not Path(path).is_dir():
+    if name not in ("hub", "shards", "arrays") and not request.folder.is_dir():
         raise InputError(f"there is no folder {shown(path)}, as is expected of the layout {name!r}")
-    return name
+    return LAYOUTS[name].open(request)

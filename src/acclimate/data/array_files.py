@@ -15,7 +15,7 @@ import numpy.typing as npt
 from acclimate.errors import InputError, listed, said
 from acclimate.files import room_for
 
-__all__ = ["open_array_file"]
+__all__ = ["check_images", "open_array_file"]
 
 Ints = npt.NDArray[np.integer[Any]]
 # What files of labels and images are called inside an .npz.
@@ -29,15 +29,16 @@ def open_array_file(path: Path, *, labels: bool = True) -> tuple[Any, Ints | Non
     A `.npy` file is read as it is needed; its labels are in `labels.npy` beside it.
     """
     images, found = _npz(path) if path.suffix.lower() == ".npz" else _npy(path)
-    _check_images(path, images)
+    check_images(str(path), images)
     return images, None if found is None or not labels else _checked_labels(path, found, len(images))
 
 
-def _check_images(path: Path, images: Any) -> None:
+def check_images(where: str, images: Any) -> None:
+    """An error if an array does not hold 8-bit images (n, height, width[, channels])."""
     found = f"{images.dtype} of shape {images.shape}"
-    expected = f"expected uint8 images (n, height, width, channels) in {path}, got {found}"
+    expected = f"expected uint8 images (n, height, width, channels) in {where}, got {found}"
     if images.dtype != np.uint8:
-        raise InputError(f"{expected}: bring them to 0 to 255 and save them as uint8")
+        raise InputError(f"{expected}: bring them to 0 to 255 as uint8")
     if images.ndim not in (3, 4) or not len(images):
         raise InputError(expected)
     if images.ndim == 3 and (images.shape[-1] in (1, 3) or images.shape[0] in (1, 3)):

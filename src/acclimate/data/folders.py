@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +17,8 @@ from acclimate.data.wnids import imagenet_r_wnids, imagenet_wnids, look_like_wni
 from acclimate.errors import InputError, listed
 
 __all__ = [
+    "FileReader",
+    "PublishedReader",
     "class_folders",
     "has_class_folders",
     "image_names",
@@ -43,6 +45,15 @@ class FileReader:
         return read_image(self.folder / self.names[position], self.crop)
 
 
+@dataclass(frozen=True)
+class PublishedReader(FileReader):
+    """Reads files that are cropped already: for a network of another size, they are resized."""
+
+    def __call__(self, position: int) -> Bytes:
+        crop = self.crop and replace(self.crop, resize=self.crop.size)
+        return read_image(self.folder / self.names[position], crop)
+
+
 def image_names(folder: Path) -> list[str]:
     """Relative paths of all images below a folder, sorted."""
     names = sorted(name for name in files_below(folder) if name.lower().endswith(SUFFIXES))
@@ -59,7 +70,13 @@ def class_folders(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
 
 
-def labelled_folder(folder: Path, outputs: Mapping[str, int], layout: str, crop: Crop | None) -> ImageSet:
+def labelled_folder(
+    folder: Path,
+    outputs: Mapping[str, int],
+    layout: str,
+    crop: Crop | None,
+    reader: type[FileReader] = FileReader,
+) -> ImageSet:
     """Images of class folders; an image outside of them, or a class without any, is an error."""
     names = image_names(folder)
     tops = [name.partition("/")[0] if "/" in name else "" for name in names]
@@ -70,7 +87,7 @@ def labelled_folder(folder: Path, outputs: Mapping[str, int], layout: str, crop:
     if empty:
         raise InputError(f"{folder / empty[0]} is a class folder without images")
     labels = torch.tensor([outputs[top] for top in tops])
-    return ImageSet(FileReader(folder, names, crop), names, layout, labels, _named(outputs))
+    return ImageSet(reader(folder, names, crop), names, layout, labels, _named(outputs))
 
 
 def _named(outputs: Mapping[str, int]) -> tuple[str, ...]:

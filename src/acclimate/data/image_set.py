@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from acclimate.data.buffers import Buffers
 from acclimate.data.decoded import Decoded
-from acclimate.data.pictures import Bytes
+from acclimate.data.pictures import Bytes, Crop
 from acclimate.errors import InputError
 
 __all__ = ["ImageSet", "readable", "unreadable", "without"]
@@ -40,6 +40,8 @@ class ImageSet(Dataset[Tensor]):
     """The outputs that can occur, where these are not all: what `Adapter(classes=)` takes."""
 
     _buffers: Buffers = field(default_factory=Buffers, init=False)
+    _cropped: dict[Crop | None, ImageSet] = field(default_factory=dict, init=False)
+    """The same images with other crops, so that what they have decoded is kept."""
     _read_once: Callable[[int], Bytes] = field(init=False)
     """The reader, with what it has decoded kept."""
 
@@ -89,6 +91,20 @@ class ImageSet(Dataset[Tensor]):
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
         return images.contiguous().pin_memory() if torch.cuda.is_available() else images
 
+    @property
+    def crop(self) -> Crop | None:
+        """How files are cropped; None where they are not, or where there are no files."""
+        found = getattr(self.read, "crop", None)
+        return found if isinstance(found, Crop) else None
+
+    def cropped(self, crop: Crop | None) -> ImageSet:
+        """The same images with another crop; arrays, which are never cropped, as they are."""
+        if not hasattr(self.read, "crop") or crop == (self.crop and replace(self.crop, assumed=False)):
+            return self
+        if crop not in self._cropped:
+            self._cropped[crop] = replace(self, read=_recropped(self.read, crop))
+        return self._cropped[crop]
+
     def subset(self, positions: Sequence[int]) -> ImageSet:
         """Some of the images, in the order given."""
         kept = [int(position) for position in positions]
@@ -98,6 +114,11 @@ class ImageSet(Dataset[Tensor]):
             names=[self.names[position] for position in kept],
             labels=None if self.labels is None else self.labels[kept],
         )
+
+    def sample(self, count: int = 64) -> Tensor:
+        """A few images (N, C, H, W) from all over the data."""
+        step = max(1, len(self) // count)
+        return self.batch(range(0, len(self), step)[:count]).contiguous()
 
     def fingerprint(self) -> str:
         """A digest of all names and labels and of some pixels: the same data have the same."""
@@ -160,8 +181,18 @@ class _Moved:
     def decodes(self) -> bool:
         return bool(getattr(self.read, "decodes", False))
 
+    @property
+    def crop(self) -> Crop | None:
+        return self.read.crop  # type: ignore[attr-defined, no-any-return]
+
     def __call__(self, position: int) -> Bytes:
         return self.read(self.positions[position])
+
+
+def _recropped(read: Callable[[int], Bytes], crop: Crop | None) -> Callable[[int], Bytes]:
+    if isinstance(read, _Moved):
+        return replace(read, read=_recropped(read.read, crop))
+    return replace(read, crop=crop)  # type: ignore[type-var]
 
 
 def _threads(count: int) -> ThreadPoolExecutor:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from acclimate.data.folders import class_folders, labelled_folder
+from acclimate.data.folders import PublishedReader, class_folders, labelled_folder
 from acclimate.data.image_set import ImageSet
 from acclimate.data.request import Request
 from acclimate.data.wnids import class_ranks
@@ -39,6 +38,4 @@ def open_imagenet_c(request: Request) -> ImageSet:
         raise InputError(f"there is no {folder / str(request.severity)}: {folder} has {listed(severities)}")
     folder = folder / request.chosen("severity", severities)
     outputs = class_ranks(folder, class_folders(folder), partial=request.partial)
-    # What is cropped already is not cropped again: for a network of another size, it is resized.
-    crop = request.crop and replace(request.crop, resize=request.crop.size)
-    return labelled_folder(folder, outputs, "imagenet-c", crop)
+    return labelled_folder(folder, outputs, "imagenet-c", request.crop, PublishedReader)

@@ -34,6 +34,8 @@ class Crop:
     interpolation: str = "bilinear"
     squash: bool = False
     """Resize to the square itself, whatever the proportions; nothing is cut away."""
+    assumed: bool = False
+    """Whether nobody asked for this crop: one that the network was evaluated with replaces it."""
 
     def __call__(self, image: Image.Image) -> Image.Image:
         """The crop; an image of that very size is left as it is, as published ones are cropped already."""
