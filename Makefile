@@ -9,7 +9,7 @@ PEERS := $(VENV)-peers
 .PHONY: demo test check bench docs clean
 
 demo: $(READY)
-	$(BIN)/acclimate demo
+	$(BIN)/acclimate demo --force
 
 # A process for each of up to four cores, one thread in each: files side by side are faster than threads. Bytecode is
 # kept, whatever the environment says: the tests start Python more than a hundred times.

@@ -163,7 +163,7 @@ def test_interrupted_and_resumed_it_ends_where_it_would_have(folder: Path, tmp_p
             "unknown precision 'double': known are 'auto', 'bf16'",
         ),
         (["--model", "demo", "--memory", "lower"], "unknown memory 'lower': did you mean 'low'"),
-        (["--model", "demo", "--export", "."], "is a folder: expected the name of a file"),
+        (["--model", "demo", "--predictions", "."], "is a folder: expected the name of a file"),
         (["--model", "demo", "--layout", "folders"], "did you mean 'class-folders'"),
         (
             ["--model", "demo", "--normalize", "0.5,0.5,0.5/0.5,0.5,0.5"],

@@ -21,8 +21,10 @@ from acclimate.corruptions import CORRUPTIONS, corrupt
 from acclimate.data.pictures import read_image
 from acclimate.errors import OptionError
 from acclimate.methods import SETTINGS
+from acclimate.records import write_record
 from acclimate.report.losses import losses_against_confidence
-from corrupted import pixels, run
+from corrupted import files, pixels, run
+from made_records import small
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,94 @@ def test_debug_shows_the_error_itself(folder: Path, tmp_path: Path) -> None:
 
 def test_version() -> None:
     assert run("--version")[1].strip() == acclimate.__version__
+
+
+WRITING = {
+    "adapt": ["--model", "demo", "--data", "x.npz"],
+    "demo": [],
+    "figures": ["corruptions", "photo.png"],
+    "report": ["results"],
+    "train-head": ["--model", "demo", "--data", "x.npz"],
+}
+"""Commands that write one file, and what they need for it. The others go on with a folder."""
+
+
+def refused(*words: str) -> str:
+    """What a command says that ends with bad input and leaves every file as it was."""
+    before = files(Path())
+    code, said = run(*words)
+    assert code == 2, said
+    assert files(Path()) == before
+    return " ".join(said.split())
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a file of every output's name is, and what the commands read."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("x.npz", images=np.zeros((4, 32, 32, 3), np.uint8), labels=np.arange(4))
+    Image.new("RGB", (32, 32)).save("photo.png")
+    Path("results").mkdir()
+    write_record(Path("results/0.json"), small()[0])
+    for name in (
+        "adapted.safetensors",
+        "acclimate-demo.png",
+        "corruptions.png",
+        "report.html",
+        "head.safetensors",
+    ):
+        Path(name).write_text("mine")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_what_is_there_is_not_replaced_unasked(name: str, there: Path) -> None:
+    said = refused(name, *WRITING[name])
+    assert "is there: " in said
+    assert said.endswith("--force replaces it")
+    read = next((word for word in WRITING[name] if Path(word).is_file()), None)
+    if read is not None:
+        assert "would replace what is read" in refused(name, *WRITING[name], "--out", read, "--force")
+
+
+def test_what_is_forced_is_replaced(there: Path) -> None:
+    assert run("report", *WRITING["report"], "--force")[0] == 0
+    assert "<html" in Path("report.html").read_text()
+    assert run("figures", "losses", "--out", "corruptions.png", "--force")[0] == 0
+    assert Path("corruptions.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["adapt", "--model", "resnet5O", "--data", "x.npz"],
+            "unknown model 'resnet5O': did you mean 'resnet",
+        ),
+        (["adapt", "--model", "demo", "--data", "y.npz"], "there is no file y.npz"),
+        (["adapt", "--model", "demo", "--data", "photos"], "there is nothing at photos"),
+        (["adapt", "--model", "demo", "--data", "y", "--layout", "unlabelled"], "there is no folder y"),
+        (["demo", "--corruption", "snoww"], "did you mean 'snow'"),
+        (["figures", "corruptions", "photos.png"], "there is nothing at photos.png"),
+        (["report", "result"], "there is nothing at result"),
+        (["train-head", "--model", "demoo", "--data", "x.npz"], "unknown model 'demoo'"),
+        (["train-head", "--model", "demo", "--data", "photos"], "there is nothing at photos"),
+    ],
+)
+def test_what_is_mistyped_is_told_before_what_is_there(words: list[str], message: str, there: Path) -> None:
+    """Who is told of the file first forces, and then is told of the rest."""
+    assert message in refused(*words)
+
+
+def test_resuming_replaces_nothing_where_there_is_nothing_to_go_on_from(there: Path) -> None:
+    Path("p.csv").write_text("mine")
+    words = ["adapt", *WRITING["adapt"], "--out", "new.safetensors", "--predictions", "p.csv", "--resume"]
+    assert "p.csv is there: --force replaces it" in refused(*words)
+
+
+def test_an_export_that_is_not_safetensors_is_refused_before_the_work(there: Path) -> None:
+    said = refused("adapt", *WRITING["adapt"], "--out", "new.safetensors", "--export", "net.pth")
+    assert "expected a name.safetensors, got net.pth" in said
 
 
 @pytest.mark.parametrize(

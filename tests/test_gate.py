@@ -115,7 +115,7 @@ def test_adaptation_that_helps_is_accepted_and_one_that_ruins_is_refused(fog: Te
 
 
 def test_the_command_refuses_what_is_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a learning rate that no option of the command can give."""
+    """On a learning rate that no option of the command can give; an older export would look new."""
     import numpy as np
 
     from acclimate import methods
@@ -137,10 +137,14 @@ def test_the_command_refuses_what_is_worse(tmp_path: Path, monkeypatch: pytest.M
         "--json",
         "--calibrate",
     ]
-    words += ["--gate", "refuse", "--export", "net.safetensors", "--predictions", "p.csv"]
+    words += ["--gate", "refuse", "--export", "net.safetensors", "--predictions", "p.csv", "--force"]
+    (tmp_path / "net.safetensors").write_bytes(b"of an earlier run")
     ran = CliRunner().invoke(app, words)
-    assert ran.exit_code == 0, ran.output
+    assert ran.exit_code == 1, ran.output
     told = json.loads(ran.stdout)
+    assert told["refused"]
+    assert told["written"] == {"out": "adapted.safetensors", "predictions": "p.csv", "record": "adapted.json"}
+    assert all((tmp_path / name).exists() for name in told["written"].values())
     assert not told["verdict"]["accepted"]
     assert told["changed"] == 0  # what is given out is what the source says
     assert any("they are what is given here, and nothing was exported" in text for text in told["cautions"])

@@ -28,7 +28,7 @@ from acclimate.ranks import Ranks
 from acclimate.recording import adaptation_record
 from acclimate.records import write_record
 
-__all__ = ["adapt_images"]
+__all__ = ["adapt_images", "check_export"]
 
 _OF_SOURCE = ": they are what is given here, and nothing was exported"
 
@@ -74,10 +74,11 @@ def adapt_images(
         ranks: as for `Adapter`, ``"together"`` or ``"local"``.
         guard: as for `Adapter`; what it says is among the cautions.
         gate: whether the adapted network is held against the source: ``"warn"`` tells of harm as a caution,
-            ``"refuse"`` also gives the source's predictions and exports nothing, ``"off"`` does not ask.
+            ``"refuse"`` also gives the source's predictions and leaves no file at ``export``, ``"off"`` does
+            not ask.
         calibrate: as for `Adapter`.
         out: a file for the delta. It is also written after every epoch and when the work is interrupted.
-        export: a file for the weights of the adapted network, in its stock form.
+        export: a .safetensors file for the weights of the adapted network, in its stock form.
         predictions: a CSV file of the predictions before and after.
         record: a JSON file of all that can be said without labels, which `acclimate report` shows.
         asked: what the record says was asked for: a `acclimate.bench.Cell` as JSON.
@@ -86,6 +87,7 @@ def adapt_images(
         on_step: called before the first update, after each, and when the work is interrupted.
     """
     job = Ranks()
+    check_export(export)
     job.first(lambda: check_writable(out, export, predictions, record))
     begun = time.perf_counter()
     if len(images) < 2:
@@ -113,8 +115,11 @@ def adapt_images(
         result = concluded(adapter, source, before, images, batch_size=batch_size, gate=gate)
         if predictions is not None and job.writes:
             write_predictions(predictions, images.names, names, before, result.logits)
-        if export is not None and job.writes and not result.refused:
-            cautions.append(_export(adapter, model, export))
+        if export is not None and job.writes:
+            if result.refused:
+                export.resolve().unlink(missing_ok=True)  # an older one would pass for this one
+            else:
+                cautions.append(_export(adapter, model, export))
     used = chosen_setting(setting, count_outputs(model) if images.classes is None else len(names))
     found = [text for text in cautions if text is not None]
     verdict = result.verdict
@@ -128,6 +133,7 @@ def adapt_images(
         setting=used,
         cautions=found,
         verdict=verdict,
+        refused=result.refused,
     )
     if record is not None and job.writes:
         made = adaptation_record(
@@ -215,6 +221,12 @@ def _resumed(new: Adapter, saved: Path, model: nn.Module, images: ImageSet, devi
             "or begin anew"
         )
     return found
+
+
+def check_export(path: Path | None) -> None:
+    """Refuse a name that does not say what is written to it."""
+    if path is not None and path.suffix.lower() != ".safetensors":
+        raise OptionError(f"weights are exported as safetensors: expected a name.safetensors, got {path}")
 
 
 def _export(adapter: Adapter, model: nn.Module, path: Path) -> str | None:

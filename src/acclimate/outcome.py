@@ -36,6 +36,8 @@ class AdaptOutcome:
     cautions: list[str] = field(default_factory=list)
     verdict: Verdict | None = None
     """Whether the adapted network seems better than the source, if that was asked."""
+    refused: bool = False
+    """Whether the verdict was acted upon: predictions are the source's, and nothing was exported."""
 
 
 def headlines(outcome: AdaptOutcome) -> list[str]:
@@ -92,6 +94,7 @@ def outcome_of(
     setting: str | None = None,
     cautions: Sequence[str] = (),
     verdict: Verdict | None = None,
+    refused: bool = False,
 ) -> AdaptOutcome:
     """Compare what was predicted before and after; ``names`` has one for each column."""
     tops = [logits.argmax(1) for logits in (before, after)]
@@ -116,6 +119,7 @@ def outcome_of(
         histogram=(first, second),
         cautions=found,
         verdict=verdict,
+        refused=refused,
     )
 
 

@@ -58,6 +58,7 @@ class AdaptationResult:
             method=self.adapter.method.name,
             setting=self.adapter.setting,
             verdict=self.verdict,
+            refused=self.refused,
         )
 
     def __str__(self) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 
-from acclimate.adapting import adapt_images
+from acclimate.adapting import adapt_images, check_export
 from acclimate.bench.spec import Cell, Data, Network
 from acclimate.cli.job import device_of, joined
 from acclimate.cli.options import (
@@ -38,6 +39,7 @@ from acclimate.cli.options import (
 from acclimate.cli.terminal import (
     DONE,
     IN_PART,
+    check_outputs,
     check_resume,
     errors_as_messages,
     how_to_resume,
@@ -46,9 +48,9 @@ from acclimate.cli.terminal import (
     progress_bar,
     split_words,
 )
+from acclimate.data import checked_layout
 from acclimate.errors import OptionError, listed, masked, shown, unknown
 from acclimate.fast.precision import PRECISIONS, checked_precision
-from acclimate.files import check_writable
 from acclimate.gate import GATES, checked_gate
 from acclimate.inputs import open_images
 from acclimate.methods import chosen_setting, parse_method
@@ -133,8 +135,6 @@ def adapt(
     with errors_as_messages(debug, kept, out), joined() as job:
         check_resume(resume=resume, force=force)
         device = device_of(job, device)
-        inputs = {data, str(weights), str(classes)}
-        job.first(lambda: _check_outputs(files, inputs, resume=resume, force=force))
         method = f"{method}+it" if input_transform and "+it" not in method else method
         parse_method(method, chosen_setting(setting, None))  # what is wrong is told before anything is read
         precision, memory = checked_precision(precision or PRECISIONS[0]), checked_memory(memory)
@@ -143,6 +143,10 @@ def adapt(
         if log:
             messages.print(f"watch it by: {masked(sink.where)}")
         network = load_model(model, weights)
+        checked_layout(data, layout)
+        # After all that may be mistyped, of which --force would be no help; before images are read.
+        inputs = [name for name in (data, weights, classes) if name is not None]
+        job.first(lambda: _check_outputs(files, inputs, resume=resume, force=force))
         normalization = normalization_of(network, normalize)
         with progress_bar("reading") as progress:
             images, failed = open_images(
@@ -200,9 +204,12 @@ def adapt(
             )
             if job.rank == 0:
                 live.finish(read_records(record)[0])
+    code = IN_PART if failed or outcome.refused else DONE
     if job.rank > 0:
-        raise typer.Exit(IN_PART if failed else DONE)
+        raise typer.Exit(code)
     written = {name: str(path) for name, path in files.items() if path is not None}
+    if outcome.refused:
+        written.pop("export", None)
     if as_json:
         how = {"epochs": epochs, "seed": seed, "written": written}
         print(json.dumps({**dataclasses.asdict(outcome), "failed": failed, **how}))
@@ -210,26 +217,22 @@ def adapt(
         print(told(outcome, failed).encode(errors="backslashreplace").decode())
         messages.print(f"written: {', '.join(written.values())}")
         messages.print(f"next: acclimate report {record}")
-    raise typer.Exit(IN_PART if failed else DONE)
+    raise typer.Exit(code)
 
 
-def _check_outputs(files: dict[str, Path | None], inputs: set[str], *, resume: bool, force: bool) -> None:
-    """Nothing that is there is replaced unasked, and no output is another one or an input."""
+def _check_outputs(
+    files: dict[str, Path | None], inputs: Sequence[str | Path], *, resume: bool, force: bool
+) -> None:
+    """Refuse outputs that cannot be written, or that would replace what nobody asked to replace."""
     given = {name: path for name, path in files.items() if path is not None}
-    check_writable(*given.values())
     if given["record"].suffix != ".json":
         raise OptionError(f"--record must end in .json, got {given['record']}")
-    places = [path.resolve() for path in given.values()]
-    if len(set(places)) < len(places):
-        raise OptionError(f"{', '.join(f'--{name}' for name in files)} must be different files")
-    for name, path in given.items():
-        if path.resolve() in {Path(name).resolve() for name in inputs}:
-            raise OptionError(f"{path} would replace what is read: give another name")
-        if path.is_file() and not (force or resume):
-            goes_on = "--resume goes on from it, " if name == "out" else ""
-            raise OptionError(f"{path} is there: {goes_on}--force replaces it")
-    if resume and not given["out"].exists():
-        messages.print(f"nothing to go on from at {given['out']}: this begins anew")
+    check_export(files["export"])
+    out = given["out"]
+    goes_on = resume and out.is_file()  # which makes the other files those of an earlier part of this work
+    check_outputs(*given.values(), inputs=inputs, force=force or goes_on, resumable=out)
+    if resume and not goes_on:
+        messages.print(f"nothing to go on from at {out}: this begins anew")
 
 
 def _named(place: str, **options: Any) -> Data:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.options import Debug, Json, Seed
+from acclimate.cli.options import Debug, Force, Json, Seed
 from acclimate.cli.terminal import errors_as_messages, messages, named_corruptions, split_words, written
 from acclimate.demo.measure import CORRUPTIONS, QUICK_CORRUPTIONS
 from acclimate.demo.show import show_demo
@@ -35,6 +35,7 @@ def demo(
         "acclimate-demo.png"
     ),
     seed: Seed = 0,
+    force: Force = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -43,12 +44,11 @@ def demo(
         default = QUICK_CORRUPTIONS if quick else CORRUPTIONS
         given = [*default] if corruption is None else split_words(corruption)
         words = ["test" if word == "all" else word for word in given]
-        with written(out) as part:
+        names = named_corruptions(words)
+        with written(out, force=force) as part:
             from acclimate.demo.summary import summary_figure  # here: other commands need no matplotlib
 
-            cells = show_demo(
-                named_corruptions(words), quick=quick, epochs=epochs, seed=seed, console=messages
-            )
+            cells = show_demo(names, quick=quick, epochs=epochs, seed=seed, console=messages)
             summary_figure(cells).savefig(part, dpi=110)
     if as_json:
         rows = [

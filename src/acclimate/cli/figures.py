@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from PIL import Image
 
-from acclimate.cli.options import Debug
+from acclimate.cli.options import Debug, Force
 from acclimate.cli.terminal import errors_as_messages, messages, written
 from acclimate.corruptions import frost_source
 from acclimate.errors import OptionError
@@ -47,6 +47,7 @@ def figures(
     ] = None,
     tile: Annotated[int | None, typer.Option(min=8, help="Width at which each image is shown.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the corruptions.", show_default="0")] = None,
+    force: Force = False,
     debug: Debug = False,
 ) -> None:
     """Draw a figure or table; what there is stands in HELP."""
@@ -66,7 +67,7 @@ def figures(
             tile=tile,
             seed=seed or 0,
         )
-        with written(target, kind.suffixes) as part:
+        with written(target, kind.suffixes, inputs=paths, force=force) as part:
             made = kind.make(request)
             save(made, part)
     told = ""

@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
-from acclimate.cli.options import Debug
-from acclimate.cli.terminal import errors_as_messages, messages
+from acclimate.cli.options import Debug, Force
+from acclimate.cli.terminal import check_outputs, errors_as_messages, messages
 from acclimate.errors import OptionError, counted, unknown
-from acclimate.files import check_writable, whole_file
+from acclimate.files import whole_file
 from acclimate.records import read_records
 from acclimate.report.document import METRICS, document, epoch_of
 from acclimate.report.formats import FORMATS
@@ -53,6 +53,7 @@ def report(
             show_default="after-epoch",
         ),
     ] = None,
+    force: Force = False,
     debug: Debug = False,
 ) -> None:
     """Show records of a grid or of an adaptation: a page to look at, or tables for a paper."""
@@ -65,8 +66,11 @@ def report(
             raise OptionError(unknown("metric", metric, METRICS))
         if out is None and chosen == "html":
             out = Path("report.html")
-        check_writable(out)
         records = read_records(*results, keep=slim)
+        if (
+            out is not None
+        ):  # after what is wrong with the records: a name that is mistyped is no reason to force
+            check_outputs(out, inputs=results, force=force)
         if chosen == "html":
             text = build_page(records)
         else:

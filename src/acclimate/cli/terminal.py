@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ __all__ = [
     "DONE",
     "INTERRUPTED",
     "IN_PART",
+    "check_outputs",
     "check_resume",
     "errors_as_messages",
     "exit_code",
@@ -114,12 +115,34 @@ def how_to_resume(*, force: bool) -> str:
     return f"the same command with --resume{' instead of --force' if force else ''} goes on"
 
 
+def check_outputs(
+    *paths: Path, inputs: Iterable[object] = (), force: bool = False, resumable: Path | None = None
+) -> None:
+    """Refuse to replace a file that is there, unless forced, or to write one twice or over what is read.
+
+    ``resumable`` is the path from which ``--resume`` would go on.
+    """
+    check_writable(*paths)
+    places = [path.resolve() for path in paths]
+    read = {Path(str(name)).resolve() for name in inputs}
+    for path, place in zip(paths, places, strict=True):
+        if places.count(place) > 1:
+            raise OptionError(f"{path} would be written twice: outputs must be different files")
+        if place in read:
+            raise OptionError(f"{path} would replace what is read: give another name")
+        if path.is_file() and not force:
+            goes_on = "--resume goes on from it, " if path == resumable else ""
+            raise OptionError(f"{path} is there: {goes_on}--force replaces it")
+
+
 @contextmanager
-def written(path: Path, suffixes: Sequence[str] = PICTURES) -> Iterator[Path]:
-    """A name to write to; an unknown format or an unwritable place is told before any work."""
-    check_writable(path)
+def written(
+    path: Path, suffixes: Sequence[str] = PICTURES, *, inputs: Iterable[object] = (), force: bool = False
+) -> Iterator[Path]:
+    """A name to write to; what `check_outputs` refuses and an unknown format are told before any work."""
     if path.suffix.lower() not in suffixes:
         raise OptionError(f"{path} cannot be written: expected a name that ends in {listed(suffixes)}")
+    check_outputs(path, inputs=inputs, force=force)
     with whole_file(path) as part:
         yield part
 

@@ -8,8 +8,15 @@ from typing import Annotated
 import typer
 
 from acclimate.cli.options import Debug, Device, Force, Layout, Model, Normalize, Seed, Size, Split, Weights
-from acclimate.cli.terminal import check_resume, errors_as_messages, how_to_resume, messages, progress_bar
-from acclimate.data import Crop, open_data
+from acclimate.cli.terminal import (
+    check_outputs,
+    check_resume,
+    errors_as_messages,
+    how_to_resume,
+    messages,
+    progress_bar,
+)
+from acclimate.data import Crop, checked_layout, open_data
 from acclimate.errors import InputError, OptionError
 from acclimate.inputs import trained_crop
 from acclimate.models.heads import BOTTLENECK, attach_head
@@ -48,16 +55,17 @@ def train_head(
     kept = f": what was trained is in {kept_beside(out)}, and {how_to_resume(force=force)}"
     with errors_as_messages(debug, kept):
         check_resume(resume=resume, force=force)
+        network = load_model(model, weights)
+        checked_layout(data, layout)
         begun = kept_beside(out)
-        if out.exists() and not (force or (resume and begun.exists())):
-            raise OptionError(f"{out} is there: --force replaces it")
+        inputs = [name for name in (data, weights) if name is not None]
+        check_outputs(out, inputs=inputs, force=force or (resume and begun.exists()))
         if begun.exists() and not (resume or force):
             raise OptionError(
                 f"{begun} is of a training that has not ended: --resume goes on, --force begins anew"
             )
         if resume and not begun.exists():
             messages.print(f"nothing to go on from at {begun}: this begins anew")
-        network = load_model(model, weights)
         crop = trained_crop(network) if not size else Crop(size)
         larger = crop.resize or int(crop.size * 256 / 224)
         images = open_data(

@@ -30,7 +30,16 @@ from acclimate.data.shards import are_shards, open_shards
 from acclimate.data.visda_c import is_visda_c, open_visda_c
 from acclimate.errors import InputError, OptionError, shown, unknown
 
-__all__ = ["ASSUMED", "LAYOUTS", "Crop", "ImageSet", "Layout", "find_layout", "open_data"]
+__all__ = [
+    "ASSUMED",
+    "LAYOUTS",
+    "Crop",
+    "ImageSet",
+    "Layout",
+    "checked_layout",
+    "find_layout",
+    "open_data",
+]
 
 
 @dataclass(frozen=True)
@@ -124,16 +133,25 @@ def open_data(
         partial: whether classes of ImageNet may be missing.
         training: whether the split by default is that for training, not that for testing.
     """
+    name = checked_layout(path, layout)
+    how = Crop(crop) if isinstance(crop, int) else crop
+    return LAYOUTS[name].open(Request(str(path), how, corruption, severity, split, labels, partial, training))
+
+
+def checked_layout(path: str | Path, layout: str = "auto") -> str:
+    """The layout of the data at a path, found or as it is named; an error if nothing of the kind is there."""
     if layout != "auto" and layout not in LAYOUTS:
         raise OptionError(unknown("layout", layout, LAYOUTS))
     name = find_layout(path) if layout == "auto" else layout
-    how = Crop(crop) if isinstance(crop, int) else crop
-    request = Request(str(path), how, corruption, severity, split, labels, partial, training)
-    if "://" in request.path and name not in ("hub", "shards"):
+    if name in ("hub", "shards"):
+        return name
+    if "://" in str(path):
         raise InputError(
             f"{shown(path)} is an address, from which shards can be read and the layout {name!r} cannot: "
             "bring the data to this machine first, as `acclimate fetch` does with published ones"
         )
-    if name not in ("hub", "shards", "arrays") and not request.folder.is_dir():
+    if name == "arrays" and not Path(path).is_file():
+        raise InputError(f"there is no file {shown(path)}: expected an array of images")
+    if name != "arrays" and not Path(path).is_dir():
         raise InputError(f"there is no folder {shown(path)}, as is expected of the layout {name!r}")
-    return LAYOUTS[name].open(request)
+    return name

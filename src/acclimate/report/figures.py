@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from PIL import Image
 
 from acclimate.data.pictures import read_image
-from acclimate.errors import OptionError, unknown
+from acclimate.errors import InputError, OptionError, unknown
+from acclimate.places import is_address
 from acclimate.records import read_records
 from acclimate.report import paper
 from acclimate.report.choose import ANY, Choice
@@ -76,6 +77,9 @@ class Kind:
             raise OptionError(f"{name} is made of one image, got {len(sources)}")
         if not self.of and sources:
             raise OptionError(f"{name} is made of nothing but itself, got {sources[0]}")
+        for source in sources:
+            if not is_address(source) and not Path(source).exists():
+                raise InputError(f"there is nothing at {source}, of which {name} should be made")
 
 
 def kind_of(name: str) -> Kind:
