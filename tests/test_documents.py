@@ -54,7 +54,8 @@ def names() -> dict[str, Any]:
 
 @pytest.fixture
 def python_folder(tmp_path: Path) -> Path:
-    save(tmp_path / "python/photos/a.png")
+    for name in "abc":
+        save(tmp_path / f"python/photos/{name}.png")
     for name in ("cat/a", "cat/b", "dog/c", "dog/d"):
         save(tmp_path / f"python/imagenet-c/fog/5/{name}.png", side=64)
     write_records(tmp_path / "python/results")

@@ -65,11 +65,11 @@ class AdaptationResult:
         """Five lines: what adapted, what changed, and whether to trust it."""
         method, images, confidence, classes = headlines(self.outcome())
         left_out = f"; {len(self.left_out):,} that cannot be read are left out" if self.left_out else ""
-        alarms = f"{len(self.history.alarms)} alarms" if self.history.alarms else "no alarm"
+        alarms = _counted(len(self.history.alarms), "alarm") if self.history.alarms else "no alarm"
         judged = "not judged" if self.verdict is None else self.verdict.reason
         return "\n".join(
             [
-                f"{method}, {self.adapter.step:,} steps",
+                f"{method}, {_counted(self.adapter.step, 'step')}",
                 f"{images}{left_out}",
                 confidence,
                 f"{classes}; {alarms}",
@@ -80,3 +80,7 @@ class AdaptationResult:
     def __repr__(self) -> str:
         verdict = "not judged" if self.verdict is None else self.verdict.reason.partition(":")[0]
         return f"AdaptationResult({self.adapter.method.name!r}, {len(self.logits):,} images, {verdict})"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
