@@ -19,6 +19,7 @@ LAYERS = (
     (
         "mean_std",
         "losses",
+        "half",
         "diversity",
         "pseudo_labels",
         "input_transform",

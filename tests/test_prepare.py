@@ -315,8 +315,12 @@ def test_a_network_in_which_nothing_adapts_is_a_caution() -> None:
     assert "nothing of Sequential adapts" in prepare(layer_norms, parameters=False).cautions[0]
 
 
-def test_half_precision_parameters_are_a_caution() -> None:
-    assert "bfloat16" in prepare(resnet().bfloat16()).cautions[0]
+def test_half_precision_becomes_float32_and_is_noted() -> None:
+    prepared = prepare(resnet().bfloat16())
+    assert "bfloat16" in prepared.notes[-1]
+    assert prepared.cautions == ()
+    assert {p.dtype for p in prepared.model.parameters()} == {torch.float32}
+    assert set(prepared.types.values()) == {prepared.main_type} == {torch.bfloat16}
 
 
 def test_metadata_of_timm_networks_are_compared_with_the_normalisation() -> None:

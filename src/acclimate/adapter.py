@@ -97,7 +97,8 @@ class Adapter:
         fast: take every saving of `acclimate.fast.TRICKS`, which moves the last digits; or a list of
             their names; or none (``False``).
         precision: what the network computes in: ``"fp32"``, ``"bf16"``, ``"fp16"``, or ``"auto"``, the best
-            that the device has natively. Losses, statistics and updates stay in float32.
+            that the device has natively. Losses, statistics and updates stay in float32. It means the same
+            for a network whose weights are in half precision: ``"fp32"`` computes in float32, on a copy.
         memory: compute the first stages of the network a second time instead of keeping them: ``"auto"``
             if a batch would not fit, ``"low"`` always, ``"off"`` never.
         ranks: what the processes of a `torch.distributed` job do: adapt one network ``"together"``, each with

@@ -40,7 +40,9 @@ class Moving:
             first = {t.data_ptr(): self.source[name] for name, t in self.changing().items() if t.numel()}
             state = self._prepared.model.state_dict()
             tensors = {n: state[n] for n in self._prepared.source_names if isinstance(state[n], Tensor)}
-            self._digests = digests({name: first.get(t.data_ptr(), t) for name, t in tensors.items()})
+            types = self._prepared.types  # what was in half precision has its digest as it was given
+            given = {name: first.get(t.data_ptr(), t) for name, t in tensors.items()}
+            self._digests = digests({name: t.to(types.get(name, t.dtype)) for name, t in given.items()})
         return self._digests
 
     def state(self) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
@@ -20,6 +21,12 @@ from acclimate.ranks import ALONE, Ranks
 __all__ = ["Network", "Normalization", "classifier_name"]
 
 _AS_IT_IS: Final = contextlib.nullcontext()
+_MIXED: Final = re.compile(r"\b(Half|BFloat16)\b")
+"""How torch names half precision where an operation gets two types."""
+_CASTS: Final = (
+    "the network's own code casts to half precision, but here its weights compute in float32 ({}): take the "
+    'cast out of its forward, or give precision="fp16" or "bf16"'
+)
 
 
 class Normalization(nn.Module):
@@ -106,7 +113,12 @@ class Network(nn.Module):
                 images = part(images)
             if by_pixel and images.shape[1] == 1:  # what a part makes of one channel may be either for torch
                 images = pixel_by_pixel(images)
-            output = self.model(images) if as_usual else self._output(images)
+            try:
+                output = self.model(images) if as_usual else self._output(images)
+            except RuntimeError as error:
+                if self._precision is not None or _MIXED.search(str(error)) is None:
+                    raise
+                raise ModelError(_CASTS.format(str(error).partition("\n")[0])) from error
         logits = logits_of(output, len(images))
         if not self._outputs_checked and tells_enough(logits):
             self._check_outputs(logits)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.errors import OptionError, listed
+from acclimate.half import in_float32
 from acclimate.mean_std import NORMALIZATIONS, MeanStd, mean_and_std
 from acclimate.norms import find_norms
 from acclimate.outputs import logits_of
@@ -100,7 +101,7 @@ def probe_normalization(model: nn.Module, images: Tensor, normalize: MeanStd | N
     >>> probe_normalization(bundled_model(), bundled_images()[0][:32], None).best
     'half'
     """
-    channels = images.shape[1]
+    model, channels = in_float32(model), images.shape[1]
     tried = {"in use": normalize or NORMALIZATIONS["none"]}
     for name, (mean, std) in NORMALIZATIONS.items():
         common = (mean[:channels], std[:channels])

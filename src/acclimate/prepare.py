@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from acclimate.errors import ModelError, OptionError, listed
 from acclimate.freeze import frozen_layers
+from acclimate.half import half_note, to_float32
 from acclimate.norms import affine_parameters, attach_affine, find_norms, find_weighted_layers
 from acclimate.outputs import check_input
 from acclimate.ranks import ALONE, Ranks
@@ -52,6 +53,10 @@ class Prepared:
     """Layers whose affine stays as it is."""
     source_names: tuple[str, ...]
     """Names in the state dict of the network as it was given."""
+    types: Mapping[str, torch.dtype]
+    """Of all its tensors as they were given, if some were in half precision; otherwise empty."""
+    main_type: torch.dtype
+    """That of most of its numbers as it was given."""
     notes: tuple[str, ...]
     """What was found and decided, one sentence each."""
     cautions: tuple[str, ...]
@@ -100,6 +105,7 @@ def prepare(
 
     moving = {id(p) for name in adapting if norms for p in affine_parameters(layers[name]).values()}
     own = copy_model(model, shared=[p for p in model.parameters() if id(p) not in moving])
+    types = to_float32(own)
     try:
         own.to(device)
     except (AssertionError, RuntimeError) as error:
@@ -110,7 +116,9 @@ def prepare(
         attach_affine(own.get_submodule(name), floating_like(own))
     chosen = _chosen(own, adapting, frozen if norms else ())
     policy = Statistics(own, statistics, momentum=momentum, pseudo_count=pseudo_count, lean=lean, ranks=ranks)
-    notes, cautions = _explain(layers, chosen, inserted, policy, why)
+    notes, cautions = _explain(layers, chosen, inserted, policy, why), []
+    if types:
+        notes.append(half_note(types))
     if parameters and not frozen and (freeze == "top" or (freeze == "auto" and freeze_top)):
         cautions.append(f"{why}: the logits can grow without bound")
     if needed and not chosen and not policy.buffers and statistics != "source":
@@ -122,6 +130,8 @@ def prepare(
         inserted=tuple(inserted),
         frozen=tuple(name for name in layers if name in frozen),
         source_names=tuple(model.state_dict()),
+        types=types,
+        main_type=floating_like(model).dtype,
         notes=tuple(notes),
         cautions=tuple(cautions),
     )
@@ -256,12 +266,11 @@ def _explain(
     inserted: Sequence[str],
     statistics: Statistics,
     why_frozen: str,
-) -> tuple[list[str], list[str]]:
-    """Notes and cautions."""
+) -> list[str]:
+    """What was found and decided, one sentence each."""
     kinds = Counter(type(layer).__name__ for layer in layers.values())
     found = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     notes = [f"found {found or 'no normalisation layer'}"]
-    cautions = []
     if chosen:
         total = sum(parameter.numel() for parameter in chosen.values())
         notes.append(f"{total:,} values in {len(chosen)} parameters adapt; {why_frozen}")
@@ -269,13 +278,7 @@ def _explain(
         notes.append(f"identity affines were added to {listed(inserted, 4)}, which have none of their own")
     if statistics.norms:
         notes.append(f"statistics of {len(statistics.norms)} layers: {statistics.policy}")
-    low = {p.dtype for p in chosen.values() if p.dtype in (torch.float16, torch.bfloat16)}
-    if low:
-        cautions.append(
-            f"the parameters that adapt are {listed(map(str, low))}: small updates are lost in rounding; "
-            "give the model in float32"
-        )
-    return notes, cautions
+    return notes
 
 
 def count_outputs(model: nn.Module) -> int | None:
