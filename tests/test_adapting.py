@@ -67,7 +67,10 @@ def test_a_folder_becomes_predictions_a_delta_and_weights(folder: Path, tmp_path
     assert f"{IMAGES} images: the prediction of" in said
     assert "broken.png cannot be read" in said
     rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
-    assert list(rows[0]) == ["file", "index", "class", "confidence", "source_class", "source_confidence"]
+    columns = ["file", "index", "class", "confidence", "source_class", "source_confidence", "statistics"]
+    assert list(rows[0]) == columns
+    assert {row["statistics"] for row in rows} == {"batch"}
+    assert "statistics of the predictions: batch, each image by those of its batch" in said
     assert [row["file"] for row in rows] == [f"{number:04d}.png" for number in range(IMAGES)]
     labels = [CLASSES[label] for label in bundled_images()[1][:IMAGES]]
     right = {
@@ -213,7 +216,8 @@ def test_what_is_there_is_not_replaced_unasked(folder: Path, tmp_path: Path) -> 
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == kept
         return " ".join(said.split())
 
-    assert "must be different files" in refused("--predictions", out)
+    assert "must be different files" in refused("--export", out)
+    assert "--export" not in refused("--predictions", tmp_path / "p.xlsx")
     assert "--resume goes on with what is there, --force begins anew" in refused("--resume", "--force")
     assert "would replace what is read" in refused("--weights", weights, "--export", weights)
     assert "w.safetensors is there: --force replaces it" in refused("--export", weights)

@@ -53,6 +53,7 @@ TOP = (
     "demo",
     "doctor",
     "places",
+    "predicting",
     "recording",
     "records",
     "report",

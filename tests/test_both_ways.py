@@ -262,7 +262,7 @@ def test_a_result_says_what_changed_and_whether_to_trust_it(lab: Path) -> None:
     result = acclimate.adapt(load_model("demo"), lab / "photos", epochs=1)
     method, changed, confidence, classes, verdict = str(result).split("\n")
     count = int(result.predictions.ne(result.source_predictions).sum())
-    assert method == "slr, hyperparameters of the setting 'few', 1 step"
+    assert method == "slr, hyperparameters of the setting 'few', 1 step; predictions by statistics: batch"
     assert changed == f"48 images: the prediction of {count} ({100 * count / 48:.1f}%) has changed"
     assert (confidence.startswith("mean confidence: "), classes.endswith("; no alarm")) == (True, True)
     assert result.verdict is not None

@@ -25,6 +25,7 @@ from acclimate.errors import (
     checked_count,
     listed,
     said,
+    unknown,
 )
 from acclimate.export import export_module
 from acclimate.fast.recycling import release_memory
@@ -42,8 +43,11 @@ from acclimate.ranks import Ranks
 from acclimate.stability import Views, second_view, temperature_for
 from acclimate.types import Batch, History
 
-__all__ = ["FIT_ONLY", "Adapter", "keywords"]
+__all__ = ["FIT_ONLY", "PREDICTS_BY", "Adapter", "keywords"]
 
+
+PREDICTS_BY: Final = ("batch", "target")
+"""Which statistics `Adapter.predict` can take; the first is the default."""
 
 FIT_ONLY: Final = {"epochs", "batch_size", "shuffle", "progress", "on_step", "on_epoch", "on_logits"}
 
@@ -214,6 +218,18 @@ class Adapter:
         return None if self._engine.objective is None else self._engine.objective.distribution.p.clone()
 
     @property
+    def predicts_by(self) -> str:
+        """Which statistics `predict` takes unless it is told otherwise.
+
+        ``"batch"``, the batch's; ``"source"``; or ``"target"``, those that `export` bakes in, as with
+        ``statistics="running"`` or without a batch norm.
+        """
+        statistics = self._engine.prepared.statistics
+        if statistics.policy == "source":
+            return "source"
+        return "batch" if statistics.of_batch else "target"
+
+    @property
     def history(self) -> History:
         """One entry per step since the last reset."""
         return self._engine.history
@@ -324,19 +340,27 @@ class Adapter:
         return self.history
 
     @_one_at_a_time
-    def predict(self, data: Any, *, batch_size: int | None = None) -> Tensor:
+    def predict(self, data: Any, *, batch_size: int | None = None, statistics: str = "batch") -> Tensor:
         """Logits without an update, in the order of the data.
 
-        A float tensor of images is one batch unless ``batch_size`` says otherwise. Loaders and data sets are
-        gone through in a shuffled order, as batch statistics want it, and put back in theirs; of several
-        ranks, each is given all of the data and gets all logits.
+        Args:
+            data: as for `fit`. A float tensor of images is one batch unless ``batch_size`` says otherwise.
+                Loaders and data sets are gone through in a shuffled order, as batch statistics want it, and
+                put back in theirs; of several ranks, each is given all of the data and gets all logits.
+            batch_size: for images and data sets, 64 unless it is given.
+            statistics: ``"batch"`` predicts as an online call does, by default with the statistics of the
+                batch that an image comes in; ``"target"`` as the network that `export` gives, for which it
+                does not matter what other images come with one.
         """
+        if statistics not in PREDICTS_BY:
+            raise OptionError(unknown("statistics of predictions", statistics, PREDICTS_BY))
+        forward = functools.partial(self._engine.forward, as_exported=statistics == "target")
         if isinstance(data, Tensor) and data.is_floating_point() and batch_size is None:
-            return self._tempered(self._engine.forward(data))
+            return self._tempered(forward(data))
         ranks = self._engine.ranks
         batches = self._batches(data, batch_size or 64)
         seen = batches.epoch(self._options.seed)
-        found = [(self._engine.forward(batch.images).cpu(), batch.index) for batch in seen]
+        found = [(forward(batch.images).cpu(), batch.index) for batch in seen]
         if ranks.size > 1:
             found = [(ranks.rows(logits), None if i is None else ranks.rows(i)) for logits, i in found]
         return self._tempered(in_order(found, batches.order))

@@ -22,7 +22,7 @@ from acclimate.interrupts import Ended
 from acclimate.mean_std import MeanStd, fitted
 from acclimate.methods import chosen_setting
 from acclimate.one_call import before_adapting, concluded
-from acclimate.outcome import AdaptOutcome, outcome_of, write_predictions
+from acclimate.outcome import AdaptOutcome, outcome_of, output_names, write_predictions
 from acclimate.prepare import count_outputs
 from acclimate.ranks import Ranks
 from acclimate.recording import adaptation_record
@@ -110,11 +110,18 @@ def adapt_images(
         if resume and out is not None and job.first(out.exists):
             adapter = _resumed(adapter, out, model, images, device)
         source, before = before_adapting(model, adapter, images, batch_size=batch_size)
-        names = _output_names(classes, images.classes, before.shape[1])
+        names = output_names(classes, images.classes, before.shape[1])
         _fit(adapter, images, epochs, batch_size, out, progress, on_step)
         result = concluded(adapter, source, before, images, batch_size=batch_size, gate=gate)
         if predictions is not None and job.writes:
-            write_predictions(predictions, images.names, names, before, result.logits)
+            write_predictions(
+                predictions,
+                images.names,
+                names,
+                result.logits,
+                statistics=result.statistics,
+                before=before,
+            )
         if export is not None and job.writes:
             if result.refused:
                 export.resolve().unlink(missing_ok=True)  # an older one would pass for this one
@@ -134,6 +141,7 @@ def adapt_images(
         cautions=found,
         verdict=verdict,
         refused=result.refused,
+        statistics=result.statistics,
     )
     if record is not None and job.writes:
         made = adaptation_record(
@@ -241,13 +249,3 @@ def _export(adapter: Adapter, model: nn.Module, path: Path) -> str | None:
         f"{path} does not load into the stock class: besides the network it holds what was put before it or "
         "into it (an input transformation, a normalisation, affines)"
     )
-
-
-def _output_names(classes: Sequence[str] | None, kept: Sequence[int] | None, columns: int) -> list[str]:
-    """A name for each column of the logits, which may be some of the network's outputs only."""
-    expected = columns if kept is None else max(kept) + 1
-    if classes is not None and (len(classes) < expected or (kept is None and len(classes) != columns)):
-        least = "" if kept is None else "at least "
-        raise InputError(f"expected a name for each of {least}{expected} outputs, got {len(classes)}")
-    outputs = list(range(columns)) if kept is None else list(kept)
-    return [str(output) if classes is None else classes[output] for output in outputs]

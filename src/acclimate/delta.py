@@ -21,11 +21,12 @@ from torch import Tensor
 from acclimate.errors import DeltaError, OutputError, listed, said, short
 from acclimate.files import whole_file
 
-__all__ = ["check_source", "digests", "read_delta", "write_delta"]
+__all__ = ["check_source", "digests", "is_delta", "read_delta", "write_delta"]
 
 FORMAT: Final = 2
 _KEY: Final = "acclimate"
 _SUM: Final = "checksum"
+_HEADER: Final = 100_000_000  # bytes: safetensors refuses longer headers
 _PARTS: Final[dict[str, type | tuple[type, ...]]] = {
     "method": dict, "options": dict, "source": dict, "about": dict, "fit": (dict, type(None)), "calls": int,
 }  # fmt: skip
@@ -77,6 +78,19 @@ def read_delta(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
         )
     _check_parts(os.fspath(path), document)
     return tensors, document
+
+
+def is_delta(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says that it is a delta; whether it is whole, `read_delta` finds out."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(8)
+            size = min(int.from_bytes(start, "little"), _HEADER)
+            return _KEY in _metadata(start + file.read(size))
+    except OSError as error:
+        raise DeltaError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
+    except (ValueError, RecursionError, AttributeError, TypeError):
+        return False
 
 
 def _contents(path: str | os.PathLike[str]) -> bytes:

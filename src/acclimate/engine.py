@@ -245,12 +245,13 @@ class Engine:
             made: Tensor = self.network.transform(self._checked(images))
         return made
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits that leave no trace."""
+    def forward(self, images: Tensor, *, as_exported: bool = False) -> Tensor:
+        """Logits that leave no trace, by the statistics of the policy or by those that are exported."""
         with torch.inference_mode(False), torch.no_grad():
             self.settle()
-            met = self.ranks.meet(lambda: self._checked(images))
-            with self.prepared.statistics.untouched():
+            met = self.ranks.meet(lambda: self._checked(images, single=not as_exported))
+            statistics = self.prepared.statistics
+            with statistics.detached() if as_exported else statistics.untouched():
                 logits: Tensor = self.network(met)
         self._objective_for(logits)
         return logits
@@ -355,10 +356,11 @@ class Engine:
             ).to(logits.device)
         return self.objective
 
-    def _checked(self, images: Tensor, index: Tensor | None = None) -> Tensor:
+    def _checked(self, images: Tensor, index: Tensor | None = None, *, single: bool = True) -> Tensor:
         if self._recycles:
             begin_step()
-        checked = checked_images(images, self.device, self._dtype, single=self._single, index=index)
+        refused = self._single if single else None
+        checked = checked_images(images, self.device, self._dtype, single=refused, index=index)
         self.network.check(checked)
         return checked
 

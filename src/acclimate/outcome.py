@@ -7,14 +7,33 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from acclimate.errors import InputError
 from acclimate.files import whole_file
 from acclimate.types import Verdict
 
-__all__ = ["AdaptOutcome", "headlines", "outcome_of", "told", "write_predictions"]
+__all__ = [
+    "STATISTICS",
+    "AdaptOutcome",
+    "format_counts",
+    "format_statistics",
+    "headlines",
+    "outcome_of",
+    "output_names",
+    "told",
+    "write_predictions",
+]
+
+STATISTICS: Final = {
+    "batch": "each image by those of its batch; the exported network has the target's (`acclimate predict`)",
+    "target": "those that are exported: an image is predicted the same whatever comes with it",
+    "source": "those of the network as it was given",
+}
+"""Which statistics predictions are by, and what that means."""
 
 _SHOWN = 10  # classes
 _COLLAPSED = 0.5  # share of its largest value below which the entropy of the predictions is an alarm
@@ -38,6 +57,8 @@ class AdaptOutcome:
     """Whether the adapted network seems better than the source, if that was asked."""
     refused: bool = False
     """Whether the verdict was acted upon: predictions are the source's, and nothing was exported."""
+    statistics: str = "batch"
+    """Which statistics the predictions are by: a key of `STATISTICS`."""
 
 
 def headlines(outcome: AdaptOutcome) -> list[str]:
@@ -56,12 +77,11 @@ def headlines(outcome: AdaptOutcome) -> list[str]:
 def told(outcome: AdaptOutcome, failed: Mapping[str, str]) -> str:
     """The outcome for people."""
     lines = headlines(outcome)
+    lines.insert(2, format_statistics(outcome.statistics))
     before, after = outcome.histogram
     counts = {name: (before.get(name, 0), after.get(name, 0)) for name in (*after, *before)}
     common = sorted(counts, key=lambda name: -max(counts[name]))
-    lines += [f"  {name}: {counts[name][0]} before, {counts[name][1]} after" for name in common[:_SHOWN]]
-    if len(common) > _SHOWN:
-        lines.append(f"  and {len(common) - _SHOWN} more classes")
+    lines += format_counts([f"{name}: {counts[name][0]} before, {counts[name][1]} after" for name in common])
     if outcome.verdict is not None and outcome.verdict.accepted:
         lines.append(outcome.verdict.reason)
     lines += [f"caution: {caution}" for caution in outcome.cautions]
@@ -69,20 +89,49 @@ def told(outcome: AdaptOutcome, failed: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
+def format_counts(classes: Sequence[str]) -> list[str]:
+    """A line for each of the first classes."""
+    lines = [f"  {line}" for line in classes[:_SHOWN]]
+    return lines if len(classes) <= _SHOWN else [*lines, f"  and {len(classes) - _SHOWN} more classes"]
+
+
+def format_statistics(statistics: str) -> str:
+    """One line for people: which statistics the predictions are by."""
+    return f"statistics of the predictions: {statistics}, {STATISTICS[statistics]}"
+
+
 def write_predictions(
-    path: Path, files: Sequence[str], names: list[str], before: Tensor, after: Tensor
+    path: Path,
+    files: Sequence[str],
+    names: list[str],
+    logits: Tensor,
+    *,
+    statistics: str,
+    before: Tensor | None = None,
 ) -> None:
-    columns = ["file", "index", "class", "confidence", "source_class", "source_confidence"]
-    (sure, top), (source_sure, source_top) = (logits.float().softmax(1).max(1) for logits in (after, before))
+    """Write a row for each image; ``before`` are the source's logits, where they are known."""
+    sides = {"": logits} if before is None else {"": logits, "source_": before}
+    tops = [side.float().softmax(1).max(1) for side in sides.values()]
+    columns = [f"{prefix}{what}" for prefix in sides for what in ("class", "confidence")]
     with (
         whole_file(path) as part,
         part.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
     ):
         writer = csv.writer(file)
-        writer.writerow(columns)
+        writer.writerow(["file", "index", *columns, "statistics"])
         for i, name in enumerate(files):
-            own = (names[int(top[i])], f"{sure[i]:.6f}")
-            writer.writerow([name, i, *own, names[int(source_top[i])], f"{source_sure[i]:.6f}"])
+            cells = (cell for sure, top in tops for cell in (names[int(top[i])], f"{sure[i]:.6f}"))
+            writer.writerow([name, i, *cells, statistics])
+
+
+def output_names(classes: Sequence[str] | None, kept: Sequence[int] | None, columns: int) -> list[str]:
+    """A name for each column of the logits, which may be some of the network's outputs only."""
+    expected = columns if kept is None else max(kept) + 1
+    if classes is not None and (len(classes) < expected or (kept is None and len(classes) != columns)):
+        least = "" if kept is None else "at least "
+        raise InputError(f"expected a name for each of {least}{expected} outputs, got {len(classes)}")
+    outputs = list(range(columns)) if kept is None else list(kept)
+    return [str(output) if classes is None else classes[output] for output in outputs]
 
 
 def outcome_of(
@@ -95,6 +144,7 @@ def outcome_of(
     cautions: Sequence[str] = (),
     verdict: Verdict | None = None,
     refused: bool = False,
+    statistics: str = "batch",
 ) -> AdaptOutcome:
     """Compare what was predicted before and after; ``names`` has one for each column."""
     tops = [logits.argmax(1) for logits in (before, after)]
@@ -120,6 +170,7 @@ def outcome_of(
         cautions=found,
         verdict=verdict,
         refused=refused,
+        statistics=statistics,
     )
 
 

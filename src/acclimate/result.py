@@ -35,6 +35,14 @@ class AdaptationResult:
     """Images that could not be read, and why: there are no predictions of them."""
 
     @property
+    def statistics(self) -> str:
+        """Which statistics `logits` are by: ``"batch"``, ``"source"``, or ``"target"`` (as exported).
+
+        ``result.adapter.predict(images, statistics="target")`` gives what the exported network predicts.
+        """
+        return "source" if self.refused else self.adapter.predicts_by
+
+    @property
     def predictions(self) -> Tensor:
         """The predicted class of every image: an output of the network, as `classes` counts them."""
         return self._classes_of(self.logits)
@@ -59,6 +67,7 @@ class AdaptationResult:
             setting=self.adapter.setting,
             verdict=self.verdict,
             refused=self.refused,
+            statistics=self.statistics,
         )
 
     def __str__(self) -> str:
@@ -67,9 +76,10 @@ class AdaptationResult:
         left_out = f"; {len(self.left_out):,} that cannot be read are left out" if self.left_out else ""
         alarms = _counted(len(self.history.alarms), "alarm") if self.history.alarms else "no alarm"
         judged = "not judged" if self.verdict is None else self.verdict.reason
+        steps = _counted(self.adapter.step, "step")
         return "\n".join(
             [
-                f"{method}, {_counted(self.adapter.step, 'step')}",
+                f"{method}, {steps}; predictions by statistics: {self.statistics}",
                 f"{images}{left_out}",
                 confidence,
                 f"{classes}; {alarms}",

@@ -84,6 +84,11 @@ class Statistics:
         return None
 
     @property
+    def of_batch(self) -> bool:
+        """Whether predictions take other statistics than those that `export` would bake in."""
+        return self.policy not in ("running", "source") and bool(self.norms)
+
+    @property
     def buffers(self) -> list[str]:
         """Names of the buffers that change."""
         if self.policy == "source":

@@ -24,6 +24,7 @@ from acclimate.cli import (
     figures,
     lists,
     merge,
+    predict,
     report,
     train_head,
 )
@@ -44,6 +45,7 @@ app = typer.Typer(
 for command in (
     demo.demo,
     adapt.adapt,
+    predict.predict,
     doctor.doctor,
     corrupt.corrupt,
     fetch.fetch,

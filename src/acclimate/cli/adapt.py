@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,15 +40,16 @@ from acclimate.cli.terminal import (
     IN_PART,
     check_outputs,
     check_resume,
+    check_suffix,
+    class_names,
     errors_as_messages,
     how_to_resume,
-    lines_of,
     messages,
     progress_bar,
     split_words,
 )
 from acclimate.data import checked_layout
-from acclimate.errors import OptionError, listed, masked, shown, unknown
+from acclimate.errors import OptionError, masked, shown, unknown
 from acclimate.fast.precision import PRECISIONS, checked_precision
 from acclimate.gate import GATES, checked_gate
 from acclimate.inputs import open_images
@@ -138,7 +138,8 @@ def adapt(
         method = f"{method}+it" if input_transform and "+it" not in method else method
         parse_method(method, chosen_setting(setting, None))  # what is wrong is told before anything is read
         precision, memory = checked_precision(precision or PRECISIONS[0]), checked_memory(memory)
-        names = None if classes is None else _distinct(lines_of(classes), classes)
+        names = class_names(classes)
+        _check_suffixes(files)
         sink = open_sinks(split_words(log or []) if job.rank == 0 else [], log_folder)
         if log:
             messages.print(f"watch it by: {masked(sink.where)}")
@@ -225,14 +226,21 @@ def _check_outputs(
 ) -> None:
     """Refuse outputs that cannot be written, or that would replace what nobody asked to replace."""
     given = {name: path for name, path in files.items() if path is not None}
-    if given["record"].suffix != ".json":
-        raise OptionError(f"--record must end in .json, got {given['record']}")
-    check_export(files["export"])
     out = given["out"]
     goes_on = resume and out.is_file()  # which makes the other files those of an earlier part of this work
     check_outputs(*given.values(), inputs=inputs, force=force or goes_on, resumable=out)
     if resume and not goes_on:
         messages.print(f"nothing to go on from at {out}: this begins anew")
+
+
+def _check_suffixes(files: dict[str, Path | None]) -> None:
+    """Refuse names that say another format than what is written to them."""
+    record = files["record"]
+    if record is not None and record.suffix != ".json":
+        raise OptionError(f"--record must end in .json, got {record}")
+    check_export(files["export"])
+    check_suffix("--out", files["out"], ".safetensors")
+    check_suffix("--predictions", files["predictions"], ".csv")
 
 
 def _named(place: str, **options: Any) -> Data:
@@ -246,10 +254,3 @@ def _checked_ranks(word: str) -> str:
     if word not in known:
         raise OptionError(unknown("ranks", word, known))
     return word
-
-
-def _distinct(names: list[str], path: Path) -> list[str]:
-    double = [name for name, count in Counter(names).items() if count > 1]
-    if double:
-        raise OptionError(f"{path} names {listed(sorted(double), 3)} more than once")
-    return names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,8 @@ __all__ = [
     "IN_PART",
     "check_outputs",
     "check_resume",
+    "check_suffix",
+    "class_names",
     "errors_as_messages",
     "exit_code",
     "format_name",
@@ -93,6 +96,17 @@ def lines_of(path: Path) -> list[str]:
         raise OptionError(f"{path} cannot be read: {said(error)}") from error
 
 
+def class_names(path: Path | None) -> list[str] | None:
+    """Names of the outputs, one a line, each once."""
+    if path is None:
+        return None
+    names = lines_of(path)
+    double = [name for name, count in Counter(names).items() if count > 1]
+    if double:
+        raise OptionError(f"{path} names {listed(sorted(double), 3)} more than once")
+    return names
+
+
 def format_name(word: str) -> str:
     """As people write it."""
     plain = word.lower().lstrip(".")
@@ -113,6 +127,12 @@ def check_resume(*, resume: bool, force: bool) -> None:
 def how_to_resume(*, force: bool) -> str:
     """The end of what an interrupted command says."""
     return f"the same command with --resume{' instead of --force' if force else ''} goes on"
+
+
+def check_suffix(option: str, path: Path | None, suffix: str) -> None:
+    """Refuse a name that says another format than what is written; one without a suffix says none."""
+    if path is not None and path.suffix.lower() not in ("", suffix):
+        raise OptionError(f"{option} must end in {suffix}, got {path}")
 
 
 def check_outputs(

@@ -11,6 +11,7 @@ from acclimate.cli.options import Debug, Device, Force, Layout, Model, Normalize
 from acclimate.cli.terminal import (
     check_outputs,
     check_resume,
+    check_suffix,
     errors_as_messages,
     how_to_resume,
     messages,
@@ -55,6 +56,7 @@ def train_head(
     kept = f": what was trained is in {kept_beside(out)}, and {how_to_resume(force=force)}"
     with errors_as_messages(debug, kept):
         check_resume(resume=resume, force=force)
+        check_suffix("--out", out, ".safetensors")
         network = load_model(model, weights)
         checked_layout(data, layout)
         begun = kept_beside(out)
