@@ -36,6 +36,7 @@ from acclimate.data.image_set import ImageSet
 from acclimate.data.pictures import read_image
 from acclimate.delta import read_delta, write_delta
 from acclimate.models.load import load_weights
+from acclimate.predicting import _kind_of
 from acclimate.records import finished, read_cells, read_records
 from acclimate.training import Recipe, _Run
 from made_records import measured
@@ -329,6 +330,7 @@ def _read_training(path: Path) -> Any:
 READERS: dict[str, Reader] = {
     "delta": Reader("d.safetensors", _deltas, _read_delta, _changed_delta, exact=True),
     "delta, loaded": Reader("d.safetensors", _deltas, _load_delta, _changed_delta, exact=True),
+    "adapted": Reader("d.safetensors", lambda: (*_deltas(), *_safetensors()), _kind_of),
     "record": Reader("a.json", _records, _read_folder, _changed_json),
     "records, lines": Reader("a.jsonl", _lines, read_records),
     "records, packed": Reader("a.jsonl.gz", _packed, read_records, exact=True),

@@ -66,7 +66,7 @@ def python_folder(tmp_path: Path) -> Path:
 def shell_folder(tmp_path: Path) -> Path:
     """The data, weights and records that the commands name, as small as can be."""
     folder = tmp_path / "shell"
-    for name in ("photos/a", "photos/b", "imagenet/val/cat/a", "data/imagenet/train/cat/a"):
+    for name in ("photos/a", "photos/b", "new_photos/a", "imagenet/val/cat/a", "data/imagenet/train/cat/a"):
         save(folder / f"{name}.png")
     save(folder / "data/imagenet/train/dog/b.png")
     save(folder / "photo.jpg", side=64)

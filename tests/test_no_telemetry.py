@@ -57,7 +57,7 @@ def watched(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "watch" / "sitecustomize.py").write_text(_WATCH)
     (tmp_path / "attempts").touch()
     own = {
-        "PYTHONPATH": str(tmp_path / "watch"),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path / "watch"), os.environ.get("PYTHONPATH")])),
         "ATTEMPTS": str(tmp_path / "attempts"),
         "HOME": str(tmp_path),
     }
@@ -96,6 +96,7 @@ def test_no_command_connects_unasked(tmp_path: Path, watched: dict[str, str]) ->
         "list models",
         "doctor --model demo --data photos",
         "adapt --model demo --data photos --epochs 1 --batch-size 8 --log tensorboard",
+        "predict --model demo --data photos",
         "corrupt photos corrupted --corruption contrast --severity 1 --workers 1",
         "bench spec.yaml --out records --workers 1",
         "report records adapted.json --out report.html",
