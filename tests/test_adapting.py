@@ -106,7 +106,7 @@ def test_json_and_arrays(tmp_path: Path) -> None:
     )  # fmt: skip
     assert code == 0
     outcome = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
-    assert outcome["images"] == 64
+    assert (outcome["images"], outcome["statistics"]) == (64, "batch")
     assert sum(outcome["histogram"][1].values()) == 64
     assert Adapter.load(tmp_path / "a.safetensors", bundled_model()).method.name == "hlr+it"
     assert outcome["written"]["record"] == str(tmp_path / "a.json")

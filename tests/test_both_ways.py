@@ -282,5 +282,6 @@ def test_a_result_may_be_refused() -> None:
     assert result.refused
     assert torch.equal(result.predictions, result.source_predictions)
     assert str(result).endswith("so that predictions are the source's")
+    assert result.statistics == "source"
     with pytest.raises(OptionError, match="unknown gate"):
         acclimate.adapt(resnet(), images(8), gate=False)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 STATISTICS: Final = {
-    "batch": "each image by those of its batch; the exported network has the target's (`acclimate predict`)",
+    "batch": "each image by those of its batch; `acclimate predict` has those of the exported network",
     "target": "those that are exported: an image is predicted the same whatever comes with it",
     "source": "those of the network as it was given",
 }
