@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from acclimate import Adapter
 from acclimate.demo.bundle import bundled_model
 from acclimate.errors import ModelError
+from acclimate.models.hubs import without_retries
 from acclimate.models.load import load_model, load_weights
 from acclimate.models.vision import import_torchvision
 from acclimate.prepare import model_info
@@ -217,6 +218,40 @@ def test_hubs_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", library)
     with pytest.raises(ModelError, match=r"\(We couldn't connect\): fetch its folder"):
         load_model("hf:owner/name")
+
+
+def test_a_hub_that_does_not_answer_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    asked = []
+
+    class Session:
+        def head(self, address: str, timeout: float) -> None:
+            asked.append(address)
+            raise OSError("no route")
+
+    def sleep(seconds: float) -> None:
+        raise AssertionError(f"it retries after {seconds} s")
+
+    monkeypatch.setattr("huggingface_hub.utils.get_session", Session)
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match=r"published weights of resnet18.a1_in1k cannot be had"):
+        load_model("resnet18.a1_in1k")
+    assert (asked, constants.HF_HUB_OFFLINE) == ([constants.ENDPOINT], False)
+
+
+def test_a_hub_that_answers_is_asked_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    session = SimpleNamespace(head=lambda address, timeout: None)
+    monkeypatch.setattr("huggingface_hub.utils.get_session", lambda: session)
+    with without_retries():
+        assert not constants.HF_HUB_OFFLINE
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # as the user asked
+    with without_retries():
+        assert constants.HF_HUB_OFFLINE
+    assert constants.HF_HUB_OFFLINE
 
 
 def test_torchvisions_weights_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

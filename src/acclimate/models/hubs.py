@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,15 +14,42 @@ from torch import nn
 
 from acclimate.errors import ModelError
 
-__all__ = ["from_hugging_face", "from_robustbench"]
+__all__ = ["from_hugging_face", "from_robustbench", "without_retries"]
+
+_PATIENCE = 10  # seconds for the hub to answer at all
+
+
+@contextlib.contextmanager
+def without_retries() -> Iterator[None]:
+    """While Hugging Face's hub does not answer, take its files from the cache, or fail at once.
+
+    Its library would ask for each file six times, with pauses that add up to a minute. Whether the hub
+    answers is asked once; the library's own setting is put back in the end.
+    """
+    try:
+        constants = importlib.import_module("huggingface_hub.constants")
+        session = importlib.import_module("huggingface_hub.utils").get_session()
+    except (ImportError, AttributeError):  # not there, or of another version: it does as it does
+        yield
+        return
+    before = constants.HF_HUB_OFFLINE
+    try:
+        session.head(constants.ENDPOINT, timeout=_PATIENCE)
+    except Exception:  # of whichever library it uses for HTTP
+        constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def from_hugging_face(name: str) -> nn.Module:
     """An image classifier of the hub, or of a folder that `save_pretrained` wrote."""
     transformers = _library("transformers", name)
     try:
-        model = transformers.AutoModelForImageClassification.from_pretrained(name)
-        processor = transformers.AutoImageProcessor.from_pretrained(name)
+        with contextlib.nullcontext() if os.path.isdir(name) else without_retries():
+            model = transformers.AutoModelForImageClassification.from_pretrained(name)
+            processor = transformers.AutoImageProcessor.from_pretrained(name)
     except Exception as error:  # whatever the library meets: no network, no such name, no classifier
         reason = str(error).partition("\n")[0]
         raise ModelError(

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from acclimate.errors import ModelError, listed, said, short, unknown
 from acclimate.models.heads import attach_head, head_in, head_name
-from acclimate.models.hubs import from_hugging_face, from_robustbench
+from acclimate.models.hubs import from_hugging_face, from_robustbench, without_retries
 from acclimate.models.vision import import_timm, import_torchvision
 
 __all__ = ["load_model", "load_weights", "model_names"]
@@ -145,7 +145,8 @@ def _published(name: str, *, pretrained: bool) -> nn.Module:
                 "interpolation": preset.interpolation.value,
             }
         else:
-            model = timm.create_model(name, pretrained=pretrained)
+            with without_retries() if pretrained else contextlib.nullcontext():
+                model = timm.create_model(name, pretrained=pretrained)
     except (OSError, RuntimeError) as error:  # no network, or a hub that says no
         address = weights.url if weights is not None else f"the weights of {name} from timm's hub"
         raise ModelError(
