@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from acclimate.bench import read_spec
-from acclimate.cli import app, with_ray_address
+from acclimate.cli import app, with_values
 from acclimate.data.fetch import DATASETS
 
 ROOT = Path(__file__).parents[1]
@@ -129,7 +129,7 @@ def run_acclimate(words: list[str]) -> None:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # as in a terminal: cautions are told, not raised
-        result = CliRunner().invoke(app, with_ray_address(arguments))
+        result = CliRunner().invoke(app, with_values(arguments))
     assert result.exit_code == 0, f"ended with {result.exit_code}: {result.output or result.exception!r}"
     _ran.add(line)
 

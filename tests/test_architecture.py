@@ -34,17 +34,21 @@ LAYERS = (
     ),
     ("methods", "options", "freeze", "statistics", "network", "batches"),
     ("gate", "guard", "labelling", "making", "objectives", "optimization", "prepare"),
-    ("moving", "normalization", "outcome"),
+    ("moving", "normalization"),
     ("export", "engine", "inputs"),
     ("fitting",),
     ("adapter",),
+    ("evaluation", "labels"),
+    ("outcome",),
     ("result",),
     ("one_call",),
+    ("evaluating",),
 )
 # Leaves know errors, types and files, and each itself; corruptions read their images by data. Only the layers
-# above the adapter use them, and what takes a user's images.
+# above the adapter use them, and what takes a user's images. Labels are known above the adapter only.
 LEAVES = ("models", "data", "corruptions", "metrics", "chance")
-TAKES_DATA = ("inputs", "one_call")
+TAKES_DATA = ("inputs", "labels", "one_call")
+MEASURES = ("evaluation",)
 TOP = (
     "__init__",
     "__main__",
@@ -103,6 +107,7 @@ def test_imports_go_one_way(path: Path) -> None:
         depth = next(i for i, layer in enumerate(LAYERS) if name in layer)
         allowed = {lower for layer in LAYERS[:depth] for lower in layer} | {name}
         allowed |= {"data"} if name in TAKES_DATA else set()
+        allowed |= {"metrics", "chance"} if name in MEASURES else set()
     assert imported_by(path) <= allowed
 
 
@@ -119,8 +124,10 @@ def test_torchvision_and_timm_come_by_one_door(path: Path) -> None:
 
 
 def test_public_names() -> None:
-    classes = "AdaptationResult Adapter ClassDistribution History InputTransformation Method"
-    functions = "adapt corrupt corruptions errors load_model losses open_data"
+    classes = (
+        "AdaptationResult Adapter ClassDistribution Comparison Evaluation History InputTransformation Method"
+    )
+    functions = "adapt corrupt corruptions errors evaluate load_model losses open_data"
     assert acclimate.__all__ == f"METHODS {classes} __version__ {functions}".split()
     assert all(hasattr(acclimate, name) for name in acclimate.__all__)
 

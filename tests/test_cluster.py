@@ -25,7 +25,7 @@ from acclimate.bench.merge import merge
 from acclimate.bench.mirror import local_root
 from acclimate.bench.on_ray import _check_resources
 from acclimate.bench.spec import Data, Network
-from acclimate.cli import app, with_ray_address
+from acclimate.cli import app, with_values
 from acclimate.data import open_data
 from acclimate.delta import read_delta
 from acclimate.demo.bundle import bundled_model
@@ -385,4 +385,4 @@ def test_ray_gives_the_records_of_one_process(whole: Path, tmp_path: Path, ray: 
     ],
 )
 def test_the_address_of_ray_may_be_left_out(given: list[str], made: list[str]) -> None:
-    assert with_ray_address(given) == made
+    assert with_values(given) == made

@@ -7,6 +7,8 @@ from acclimate.adapter import Adapter
 from acclimate.corruptions import corrupt
 from acclimate.data import open_data
 from acclimate.diversity import ClassDistribution
+from acclimate.evaluating import evaluate
+from acclimate.evaluation import Comparison, Evaluation
 from acclimate.input_transform import InputTransformation
 from acclimate.methods import METHODS, Method
 from acclimate.models.load import load_model
@@ -19,6 +21,8 @@ __all__ = [
     "AdaptationResult",
     "Adapter",
     "ClassDistribution",
+    "Comparison",
+    "Evaluation",
     "History",
     "InputTransformation",
     "Method",
@@ -27,6 +31,7 @@ __all__ = [
     "corrupt",
     "corruptions",
     "errors",
+    "evaluate",
     "load_model",
     "losses",
     "open_data",

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from acclimate.adapter import Adapter
 from acclimate.data import ImageSet
 from acclimate.delta import read_delta
-from acclimate.errors import AcclimateWarning, InputError, OptionError, WorkerError
+from acclimate.errors import AcclimateWarning, InputError, OptionError, WorkerError, checked_count
+from acclimate.evaluation import columns_of
 from acclimate.files import check_writable, whole_file
 from acclimate.gate import GATES
 from acclimate.interrupts import Ended
+from acclimate.labels import Truth, count_logits
 from acclimate.mean_std import MeanStd, fitted
 from acclimate.methods import chosen_setting
-from acclimate.one_call import before_adapting, concluded
+from acclimate.one_call import before_adapting, concluded, measured
 from acclimate.outcome import AdaptOutcome, outcome_of, output_names, write_predictions
 from acclimate.prepare import count_outputs
 from acclimate.ranks import Ranks
@@ -57,6 +59,8 @@ def adapt_images(
     record: Path | None = None,
     asked: Mapping[str, Any] | None = None,
     left_out: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+    truth: Truth | None = None,
     resume: bool = False,
     progress: bool | None = None,
     on_step: Callable[[Adapter], None] = lambda adapter: None,
@@ -83,15 +87,21 @@ def adapt_images(
         record: a JSON file of all that can be said without labels, which `acclimate report` shows.
         asked: what the record says was asked for: a `acclimate.bench.Cell` as JSON.
         left_out: images that could not be read, and why, for the record.
+        notes: what else was not read, in sentences.
+        truth: labels to measure by, before and after; nothing that adapts is given them.
         resume: go on from ``out``, if it is there.
         on_step: called before the first update, after each, and when the work is interrupted.
     """
     job = Ranks()
     check_export(export)
+    checked_count("epochs", epochs)
     job.first(lambda: check_writable(out, export, predictions, record))
     begun = time.perf_counter()
     if len(images) < 2:
         raise InputError(f"adaptation needs at least 2 images, got {len(images)}")
+    targets = None if truth is None else truth.targets(images, count_logits(model, images, device))
+    if targets is not None:
+        columns_of(targets.labels, images.classes)  # what is wrong is told before the work
     with _cautions() as cautions:
         adapter = Adapter(
             model,
@@ -132,6 +142,7 @@ def adapt_images(
     verdict = result.verdict
     if verdict is not None and not verdict.accepted:
         found.append(f"{verdict.reason}{_OF_SOURCE if result.refused else ''}")
+    evaluation = measured(result, source, targets)
     outcome = outcome_of(
         before,
         result.logits,
@@ -142,6 +153,8 @@ def adapt_images(
         verdict=verdict,
         refused=result.refused,
         statistics=result.statistics,
+        notes=notes,
+        evaluation=evaluation,
     )
     if record is not None and job.writes:
         made = adaptation_record(
@@ -155,7 +168,9 @@ def adapt_images(
             seconds=time.perf_counter() - begun,
             cautions=outcome.cautions,
             left_out=left_out,
+            notes=notes,
             verdict=verdict,
+            evaluation=evaluation,
         )
         write_record(record, made)
     return outcome

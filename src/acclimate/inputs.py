@@ -24,7 +24,7 @@ from acclimate.normalization import normalization_of
 from acclimate.prepare import model_info
 from acclimate.ranks import Ranks
 
-__all__ = ["Input", "cropped_for", "input_of", "open_images", "trained_crop"]
+__all__ = ["Input", "cropped_for", "input_of", "open_images", "opened", "trained_crop"]
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,8 @@ def input_of(
         normalize: as for `Adapter`; None takes what the network says, where images are known to be pixels.
         ranks: as for `Adapter`.
     """
-    found = _opened(data) if isinstance(data, (str, os.PathLike)) else data
-    images = known_pixels(found, ASSUMED)
-    if images is not None:
+    images = opened(data)
+    if isinstance(images, ImageSet):
         normalize = normalization_of(model, normalize)  # first: what is wrong is told before files are read
         images, left_out = _fitting(model, images, size, Ranks(ranks))
         return Input(images, fitted(normalize, images.read(0).shape[-1]), left_out)
@@ -66,6 +65,20 @@ def input_of(
     if are_pixels:
         return Input(found, normalization_of(model, normalize), {})
     return Input(found, None if normalize is None else mean_and_std(normalize), {})
+
+
+def opened(data: Any, layout: str = "auto", **part: Any) -> Any:
+    """An `ImageSet` of a path, and of all that is known to be pixels; otherwise the data as they came.
+
+    Labels are not read, and classes may be missing. ``part`` is as for `acclimate.data.open_data`.
+    """
+    if not isinstance(data, (str, os.PathLike)):
+        images = known_pixels(data, ASSUMED)
+        return data if images is None else images
+    path = os.fspath(data)
+    found = find_layout(path) if layout == "auto" else layout
+    found = "unlabelled" if found == "class-folders" else found
+    return open_data(path, found, partial=True, labels=False, warn=False, **part)
 
 
 def cropped_for(model: nn.Module, data: Any) -> tuple[Any, bool]:
@@ -108,16 +121,8 @@ def open_images(
         severity: of ImageNet-C and CIFAR-C.
         split: of VisDA-C and of the hub.
     """
-    images = _opened(data, layout, corruption=corruption, severity=severity, split=split)
+    images = opened(data, layout, corruption=corruption, severity=severity, split=split)
     return _fitting(model, images, size, Ranks(), progress)
-
-
-def _opened(data: str | os.PathLike[str], layout: str = "auto", **part: Any) -> ImageSet:
-    """Images without their labels, of which some may be missing."""
-    path = os.fspath(data)
-    found = find_layout(path) if layout == "auto" else layout
-    found = "unlabelled" if found == "class-folders" else found
-    return open_data(path, found, partial=True, labels=False, **part)
 
 
 def _fitting(
@@ -137,7 +142,7 @@ def _fitting(
     own = range(len(images))[ranks.share(len(images))]
     found, failed = without(images, ranks.merged(unreadable(images, own, progress)))
     _check_size(model, found)
-    return found, failed
+    return found, {**images.left_out, **failed}
 
 
 def _is_assumed(images: ImageSet) -> bool:

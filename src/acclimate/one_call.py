@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -16,16 +17,26 @@ from torch import Tensor, nn
 
 from acclimate.adapter import FIT_ONLY, Adapter, keywords
 from acclimate.data import ImageSet
-from acclimate.errors import AcclimateError, AcclimateWarning, InputError, OptionError, listed, unknown
+from acclimate.errors import (
+    AcclimateError,
+    AcclimateWarning,
+    InputError,
+    OptionError,
+    checked_count,
+    listed,
+    unknown,
+)
+from acclimate.evaluation import Comparison, columns_of, compared
 from acclimate.gate import GATES, IMAGES, checked_gate, judge
-from acclimate.inputs import input_of
+from acclimate.inputs import Input, input_of, opened
+from acclimate.labels import Numbers, count_logits, labels_for, notes_on, statistics_of
 from acclimate.mean_std import MeanStd
 from acclimate.methods import Method
 from acclimate.normalization import may_be_normalised_otherwise, probe_normalization
 from acclimate.result import AdaptationResult
 from acclimate.types import Verdict
 
-__all__ = ["adapt", "before_adapting", "concluded", "judged"]
+__all__ = ["adapt", "before_adapting", "concluded", "judged", "measured", "path_of", "tell_left_out"]
 
 
 def adapt(
@@ -40,6 +51,7 @@ def adapt(
     shuffle: bool = True,
     progress: bool | None = None,
     gate: str = GATES[0],
+    labels: Any = None,
     **options: Any,
 ) -> AdaptationResult:
     """Adapt a model to unlabelled images and predict them, as the command `acclimate adapt` does.
@@ -61,6 +73,9 @@ def adapt(
         progress: as for `Adapter.fit`.
         gate: whether the adapted network is held against the source: ``"warn"`` tells of harm, ``"refuse"``
             also gives the source's predictions, ``"off"`` does not ask.
+        labels: to measure by, before and after; they decide nothing else. ``"auto"`` takes those that the
+            data have of their own (class folders, arrays with labels, data sets and batches with labels).
+            Or a CSV file of file,label, an array or a list of outputs of the network or names of classes.
         **options: of `Adapter`.
 
     Files that cannot be read are left out: a warning names them, and so does the result.
@@ -74,27 +89,63 @@ def adapt(
         if name not in known:
             raise OptionError(unknown("option", name, known))
     checked_gate(gate)
-    given = input_of(model, data, size=size, normalize=normalize, ranks=options.get("ranks", "together"))
+    checked_count("epochs", epochs)
+    found = opened(data)
+    truth = None if labels is None else labels_for(labels, found, path=path_of(data))
+    given = input_of(model, found, size=size, normalize=normalize, ranks=options.get("ranks", "together"))
     images = given.images
-    if given.left_out:
-        count = len(given.left_out)
-        warnings.warn(
-            f"{count:,} of {count + len(images):,} images cannot be read and are left out: "
-            f"{listed(given.left_out, 3)}",
-            AcclimateWarning,
-            stacklevel=2,
-        )
+    tell_left_out(given)
+    targets = (
+        None if truth is None else truth.targets(images, count_logits(model, images, options.get("device")))
+    )
     if isinstance(images, ImageSet):
         options.setdefault("classes", images.classes)
     adapter = Adapter(model, method, normalize=given.normalize, **options)
+    if targets is not None:
+        columns_of(targets.labels, adapter.options.classes)  # what is wrong is told before the work
     source, before = before_adapting(model, adapter, images, batch_size=batch_size)
     adapter.fit(images, epochs, batch_size=batch_size, shuffle=shuffle, progress=progress)
     result = concluded(
         adapter, source, before, images, batch_size=batch_size, gate=gate, left_out=given.left_out
     )
+    notes = notes_on(images, labels)
+    result = dataclasses.replace(result, notes=notes, evaluation=measured(result, source, targets))
     if result.verdict is not None and not result.verdict.accepted:
         warnings.warn(result.verdict.reason, AcclimateWarning, stacklevel=2)
     return result
+
+
+def tell_left_out(given: Input) -> None:
+    """Warn of images that cannot be read; to be called by what the user calls."""
+    if given.left_out:
+        count = len(given.left_out)
+        warnings.warn(
+            f"{count:,} of {count + len(given.images):,} images cannot be read and are left out: "
+            f"{listed(given.left_out, 3)}",
+            AcclimateWarning,
+            stacklevel=3,
+        )
+
+
+def path_of(data: Any) -> str | None:
+    """The path, if data are given by one."""
+    return os.fspath(data) if isinstance(data, (str, os.PathLike)) else None
+
+
+def measured(result: AdaptationResult, source: Adapter, targets: Numbers | None) -> Comparison | None:
+    """How right predictions were before and are after, if there are labels to tell it by."""
+    if targets is None:
+        return None
+    ours = source if result.refused else result.adapter
+    return compared(
+        result.source_logits,
+        result.logits,
+        targets.labels,
+        statistics=(statistics_of(source), statistics_of(ours)),
+        classes=result.adapter.options.classes,
+        names=targets.names,
+        origin=targets.how,
+    )
 
 
 def before_adapting(

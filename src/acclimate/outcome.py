@@ -1,4 +1,4 @@
-"""What can be said of an adaptation without a label: in numbers, in words and as a file."""
+"""What can be said of an adaptation: in numbers, in words and as a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from acclimate.errors import InputError
+from acclimate.errors import InputError, counted, listed
+from acclimate.evaluation import Comparison
 from acclimate.files import whole_file
 from acclimate.types import Verdict
 
@@ -41,7 +42,7 @@ _COLLAPSED = 0.5  # share of its largest value below which the entropy of the pr
 
 @dataclass(frozen=True)
 class AdaptOutcome:
-    """What can be said of an adaptation without a label."""
+    """What can be said of an adaptation: all but the last without a label."""
 
     method: str
     setting: str | None
@@ -59,6 +60,10 @@ class AdaptOutcome:
     """Whether the verdict was acted upon: predictions are the source's, and nothing was exported."""
     statistics: str = "batch"
     """Which statistics the predictions are by: a key of `STATISTICS`."""
+    notes: tuple[str, ...] = ()
+    """What lies among the images and was not read, in sentences."""
+    evaluation: Comparison | None = None
+    """Accuracy before and after, if there were labels to measure by."""
 
 
 def headlines(outcome: AdaptOutcome) -> list[str]:
@@ -84,8 +89,11 @@ def told(outcome: AdaptOutcome, failed: Mapping[str, str]) -> str:
     lines += format_counts([f"{name}: {counts[name][0]} before, {counts[name][1]} after" for name in common])
     if outcome.verdict is not None and outcome.verdict.accepted:
         lines.append(outcome.verdict.reason)
+    if outcome.evaluation is not None:
+        lines.append(str(outcome.evaluation))
     lines += [f"caution: {caution}" for caution in outcome.cautions]
-    lines += [f"left out: {reason}" for _, reason in sorted(failed.items())]
+    lines += [f"left out: {reason}" for reason in _grouped(failed)]
+    lines += [f"note: {note}" for note in outcome.notes]
     return "\n".join(lines)
 
 
@@ -98,6 +106,19 @@ def format_counts(classes: Sequence[str]) -> list[str]:
 def format_statistics(statistics: str) -> str:
     """One line for people: which statistics the predictions are by."""
     return f"statistics of the predictions: {statistics}, {STATISTICS[statistics]}"
+
+
+def _grouped(failed: Mapping[str, str]) -> list[str]:
+    """Reasons, each once: with the files that have no reason of their own."""
+    files: dict[str, list[str]] = {}
+    for name, reason in sorted(failed.items()):
+        files.setdefault(reason, []).append(name)
+    return [
+        reason
+        if any(name in reason for name in names)
+        else f"{counted(len(names), 'file')}, {listed(names, 3)}: {reason}"
+        for reason, names in files.items()
+    ]
 
 
 def write_predictions(
@@ -145,6 +166,8 @@ def outcome_of(
     verdict: Verdict | None = None,
     refused: bool = False,
     statistics: str = "batch",
+    notes: Sequence[str] = (),
+    evaluation: Comparison | None = None,
 ) -> AdaptOutcome:
     """Compare what was predicted before and after; ``names`` has one for each column."""
     tops = [logits.argmax(1) for logits in (before, after)]
@@ -171,6 +194,8 @@ def outcome_of(
         verdict=verdict,
         refused=refused,
         statistics=statistics,
+        notes=tuple(notes),
+        evaluation=evaluation,
     )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from acclimate.adapter import Adapter
 from acclimate.data import ImageSet
 from acclimate.delta import digests
+from acclimate.evaluation import Comparison
 from acclimate.fast.precision import precision_taken
 from acclimate.metrics import observe
 from acclimate.models.heads import head_in
@@ -166,7 +167,9 @@ def adaptation_record(
     seconds: float,
     cautions: Sequence[str] = (),
     left_out: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
     verdict: Verdict | None = None,
+    evaluation: Comparison | None = None,
 ) -> Record:
     """The record of an adaptation to images without labels: that of a benchmark less all accuracies.
 
@@ -175,7 +178,9 @@ def adaptation_record(
         logits: before and after.
         names: of the classes, if the data do not know them.
         left_out: images that could not be read, and why.
+        notes: what else was not read, in sentences.
         verdict: whether the adapted network seems better than the source.
+        evaluation: accuracy before and after, if there were labels to measure by.
     """
     spec = spec_of(
         adapter, network, images, setting=setting, adapted_to=len(images), protocol=("after-epoch",)
@@ -196,7 +201,9 @@ def adaptation_record(
             "gallery": _gallery(adapter, images) if adapter.method.input_transform else [],
             "cautions": list(cautions),
             "left_out": dict(left_out or {}),
+            "notes": list(notes),
             "verdict": None if verdict is None else rounded(dataclasses.asdict(verdict)),
+            **({} if evaluation is None else {"evaluation": rounded(dataclasses.asdict(evaluation))}),
             **({"temperature": rounded(adapter.temperature)} if adapter.options.calibrate else {}),
         },
         "cost": {"seconds": round(seconds, 3)},

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from acclimate.adapter import Adapter
+from acclimate.evaluation import Comparison
 from acclimate.outcome import AdaptOutcome, headlines, outcome_of
 from acclimate.types import History, Verdict
 
@@ -33,6 +34,10 @@ class AdaptationResult:
     """Of the images: files, or positions in what was given. None where the data are batches or tensors."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Images that could not be read, and why: there are no predictions of them."""
+    notes: tuple[str, ...] = ()
+    """What else lies among the images and was not read, in sentences."""
+    evaluation: Comparison | None = None
+    """Accuracy before and after, if labels were given to measure by."""
 
     @property
     def statistics(self) -> str:
@@ -68,10 +73,12 @@ class AdaptationResult:
             verdict=self.verdict,
             refused=self.refused,
             statistics=self.statistics,
+            notes=self.notes,
+            evaluation=self.evaluation,
         )
 
     def __str__(self) -> str:
-        """Five lines: what adapted, what changed, and whether to trust it."""
+        """Five lines: what adapted and changed, whether to trust it; then what was measured and not read."""
         method, images, confidence, classes = headlines(self.outcome())
         left_out = f"; {len(self.left_out):,} that cannot be read are left out" if self.left_out else ""
         alarms = _counted(len(self.history.alarms), "alarm") if self.history.alarms else "no alarm"
@@ -84,6 +91,8 @@ class AdaptationResult:
                 confidence,
                 f"{classes}; {alarms}",
                 f"{judged}, so that predictions are the source's" if self.refused else judged,
+                *([] if self.evaluation is None else [str(self.evaluation)]),
+                *self.notes,
             ]
         )
 

@@ -22,6 +22,7 @@ from acclimate.bench.images import (
     clean_images,
     crop_of,
     is_published,
+    labelled_by,
     open_cell_images,
     part_of,
 )
@@ -73,6 +74,7 @@ def _run_cell(cell: Cell, root: Path) -> Record:
     network = _network(cell.network.name, cell.network.weights, root)
     crop = crop_of(network, cell.data)
     images = open_cell_images(root, cell.data, cell.corruption, cell.severity, crop)
+    images = labelled_by(network, images)
     part = part_of(images, cell.subset, cell.seed)
     clean = clean_images(root, cell.data, crop) if "+it" in cell.method else None
     _forget_peak_memory(cell.device)

@@ -15,12 +15,23 @@ from torch import Tensor, nn
 from acclimate.bench.spec import Data, Subset
 from acclimate.corruptions import corrupt
 from acclimate.data import Crop, ImageSet, find_layout, open_data
+from acclimate.data.labels import labelled_for
 from acclimate.data.pictures import Bytes
 from acclimate.data.subsets import fraction_of_classes, fraction_of_samples
-from acclimate.errors import InputError
+from acclimate.errors import InputError, counted
 from acclimate.inputs import trained_crop
+from acclimate.outputs import logits_of
+from acclimate.prepare import count_outputs
 
-__all__ = ["CORRUPTED_ALREADY", "clean_images", "crop_of", "is_published", "open_cell_images", "part_of"]
+__all__ = [
+    "CORRUPTED_ALREADY",
+    "clean_images",
+    "crop_of",
+    "is_published",
+    "labelled_by",
+    "open_cell_images",
+    "part_of",
+]
 
 CORRUPTED_ALREADY = ("imagenet-c", "cifar-c")
 """Layouts of published corruptions."""
@@ -49,7 +60,7 @@ def open_cell_images(
     else:
         chosen = {"corruption": corruption, "severity": severity} if published else {}
         path, layout = _found(root, data)
-        images = open_data(path, layout, crop=crop, split=data.split, partial=True, **chosen)  # type: ignore[arg-type]
+        images = open_data(path, layout, crop=crop, split=data.split, partial=True, warn=False, **chosen)  # type: ignore[arg-type]
     if images.labels is None:
         raise InputError(f"{data.name} has no labels, without which nothing can be measured")
     if data.limit is not None and data.limit < len(images):
@@ -67,6 +78,25 @@ def clean_images(root: Path, data: Data, crop: Crop | None) -> ImageSet | None:
             return None
         return open_cell_images(root, replaced(data, path=data.clean, layout="auto"), None, None, crop)
     return None if is_published(root, data) else open_cell_images(root, data, None, None, crop)
+
+
+def labelled_by(network: nn.Module, images: ImageSet) -> ImageSet:
+    """Images whose labels are outputs of the network; an error if they cannot be, or files are left out."""
+    if images.left_out:
+        name, reason = next(iter(images.left_out.items()))
+        raise InputError(
+            f"{counted(len(images.left_out), 'file')} would be left out of what is measured, such as {name}: "
+            f"{reason}, or take them away"
+        )
+    stated = count_outputs(network)
+    try:
+        return labelled_for(images, stated or 0)
+    except InputError:  # what the network's last layer says may be wrong
+        with torch.no_grad():
+            outputs = logits_of(network(images.batch([0]))).shape[1]
+        if outputs == stated:
+            raise
+        return labelled_for(images, outputs)
 
 
 def is_published(root: Path, data: Data) -> bool:

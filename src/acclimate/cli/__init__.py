@@ -30,8 +30,9 @@ from acclimate.cli import (
 )
 from acclimate.cli.terminal import BAD_INPUT, DONE, messages
 from acclimate.errors import masked
+from acclimate.labels import OWN
 
-__all__ = ["app", "main", "with_ray_address"]
+__all__ = ["app", "main", "with_values"]
 
 _RAY_ADDRESS: Final = rf"{OWN_CLUSTER}|local|ray://\S+|[\w.-]+:\d+"
 
@@ -69,11 +70,13 @@ def _version(
         raise typer.Exit(DONE)
 
 
-def with_ray_address(words: list[str]) -> list[str]:
-    """``--ray`` may stand alone, which options of typer cannot.
+def with_values(words: list[str]) -> list[str]:
+    """``--ray`` and ``--evaluate`` may stand alone, which options of typer cannot.
 
-    >>> with_ray_address(["bench", "--ray", "demo"])
+    >>> with_values(["bench", "--ray", "demo"])
     ['bench', '--ray', 'auto', 'demo']
+    >>> with_values(["adapt", "--evaluate", "--json"])
+    ['adapt', '--evaluate', 'auto', '--json']
     """
     made = []
     for number, word in enumerate(words, start=1):
@@ -81,13 +84,15 @@ def with_ray_address(words: list[str]) -> list[str]:
         following = words[number] if number < len(words) else ""
         if word == "--ray" and not re.fullmatch(_RAY_ADDRESS, following):
             made.append(OWN_CLUSTER)
+        if word == "--evaluate" and (not following or following.startswith("-")):
+            made.append(OWN)
     return made
 
 
 def main() -> None:
     """Run the command line; what is wrong with its words is told in one line, as all errors are."""
     try:
-        code = app(with_ray_address(sys.argv[1:]), standalone_mode=False)
+        code = app(with_values(sys.argv[1:]), standalone_mode=False)
     except Exception as error:
         say = getattr(error, "format_message", None)  # typer's usage errors, whose class has no public name
         if say is None:

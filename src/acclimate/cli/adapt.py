@@ -52,7 +52,8 @@ from acclimate.data import checked_layout
 from acclimate.errors import OptionError, masked, shown, unknown
 from acclimate.fast.precision import PRECISIONS, checked_precision
 from acclimate.gate import GATES, checked_gate
-from acclimate.inputs import open_images
+from acclimate.inputs import open_images, opened
+from acclimate.labels import OWN, labels_for, notes_on
 from acclimate.methods import chosen_setting, parse_method
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
@@ -121,6 +122,15 @@ def adapt(
             help="If it seems worse than before: warn, refuse (keep the source's predictions), or off.",
         ),
     ] = GATES[0],
+    evaluate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[FILE]",
+            help="Measure accuracy before and after, by labels that decide nothing else: of a CSV file of "
+            "file,label, or without a file the data's own (class folders, arrays).",
+            show_default=False,
+        ),
+    ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Find a temperature for the confidences, without labels.")
     ] = False,
@@ -146,19 +156,23 @@ def adapt(
         network = load_model(model, weights)
         checked_layout(data, layout)
         # After all that may be mistyped, of which --force would be no help; before images are read.
-        inputs = [name for name in (data, weights, classes) if name is not None]
+        labels = None if evaluate in (None, OWN) else evaluate
+        inputs = [name for name in (data, weights, classes, labels) if name is not None]
         job.first(lambda: _check_outputs(files, inputs, resume=resume, force=force))
         normalization = normalization_of(network, normalize)
+        part: dict[str, Any] = {"corruption": corruption, "severity": severity, "split": split}
+        truth = None
+        if evaluate is not None:  # before images are read
+            there = opened(data, layout, **part)
+            truth = labels_for(evaluate, there, path=data, names=names, layout=layout, **part)
         with progress_bar("reading") as progress:
             images, failed = open_images(
                 network,
                 data,
                 size=size,
                 layout=layout,
-                corruption=corruption,
-                severity=severity,
-                split=split,
                 progress=progress,
+                **part,
             )
         asked = Cell(
             network=Network(
@@ -200,6 +214,8 @@ def adapt(
                 record=record,
                 asked=asked.model_dump(mode="json"),
                 left_out=failed,
+                notes=notes_on(images, evaluate),
+                truth=truth,
                 resume=resume,
                 on_step=live,
             )

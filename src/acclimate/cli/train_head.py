@@ -75,6 +75,8 @@ def train_head(
         )
         if images.labels is None:
             raise InputError(f"{data} has no labels: give class folders, or an array with labels")
+        for note in images.notes():
+            messages.print(f"note: {note}")
         recipe = Recipe(epochs=epochs, batch_size=batch_size, lr=lr, size=crop.size, seed=seed)
         normalization = normalization_of(network, normalize)
         attach_head(network, int(images.labels.max()) + 1, bottleneck, seed=seed)

@@ -5,6 +5,7 @@ What is opened holds images only, pixels in [0, 1]; labels are beside them, for 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from acclimate.data.pictures import SUFFIXES, Crop
 from acclimate.data.request import Request
 from acclimate.data.shards import are_shards, open_shards
 from acclimate.data.visda_c import is_visda_c, open_visda_c
-from acclimate.errors import InputError, OptionError, shown, unknown
+from acclimate.errors import AcclimateWarning, InputError, OptionError, counted, listed, shown, unknown
 
 __all__ = [
     "ASSUMED",
@@ -118,6 +119,7 @@ def open_data(
     labels: bool = True,
     partial: bool = False,
     training: bool = False,
+    warn: bool = True,
 ) -> ImageSet:
     """Open a data set.
 
@@ -132,10 +134,22 @@ def open_data(
         labels: whether the labels of arrays are read.
         partial: whether classes of ImageNet may be missing.
         training: whether the split by default is that for training, not that for testing.
+        warn: whether files that look like images and are not read are told by a warning; ``left_out`` of what
+            is opened has them too.
     """
     name = checked_layout(path, layout)
     how = Crop(crop) if isinstance(crop, int) else crop
-    return LAYOUTS[name].open(Request(str(path), how, corruption, severity, split, labels, partial, training))
+    request = Request(str(path), how, corruption, severity, split, labels, partial, training)
+    found = LAYOUTS[name].open(request)
+    if found.left_out and warn:
+        suffixes = sorted({Path(file).suffix.lower() for file in found.left_out})
+        warnings.warn(
+            f"{counted(len(found.left_out), 'file')} of {shown(path)} left out, as files "
+            f"{', '.join(suffixes)} are not read: {listed(found.left_out, 3)}",
+            AcclimateWarning,
+            stacklevel=2,
+        )
+    return found
 
 
 def checked_layout(path: str | Path, layout: str = "auto") -> str:

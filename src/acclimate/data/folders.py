@@ -6,30 +6,39 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
 
 from acclimate.data.image_set import ImageSet
-from acclimate.data.pictures import SUFFIXES, Bytes, Crop, files_below, read_image
+from acclimate.data.pictures import SUFFIXES, UNREAD, Bytes, Crop, files_below, read_image
 from acclimate.data.request import Request
 from acclimate.data.wnids import imagenet_r_wnids, imagenet_wnids, look_like_wnids, wnid_outputs
-from acclimate.errors import InputError, listed
+from acclimate.errors import InputError, listed, said
 
 __all__ = [
+    "CLASSES",
     "FileReader",
+    "Listing",
     "PublishedReader",
     "class_folders",
+    "class_list",
     "has_class_folders",
     "image_names",
     "is_imagenet",
     "is_imagenet_r",
     "labelled_folder",
+    "list_folder",
     "open_class_folders",
     "open_imagenet",
     "open_imagenet_r",
     "open_unlabelled",
+    "stated_classes",
 ]
+
+CLASSES: Final = "classes.txt"
+"""Beside class folders: names of all outputs of the network, in their order, one a line."""
+_KNOWN_FILES: Final = (CLASSES, "Thumbs.db", "desktop.ini")
 
 
 @dataclass(frozen=True)
@@ -54,14 +63,52 @@ class PublishedReader(FileReader):
         return read_image(self.folder / self.names[position], crop)
 
 
-def image_names(folder: Path) -> list[str]:
-    """Relative paths of all images below a folder, sorted."""
-    names = sorted(name for name in files_below(folder) if name.lower().endswith(SUFFIXES))
-    if not names:
+@dataclass(frozen=True)
+class Listing:
+    """All that lies in a folder and below it; relative paths, sorted."""
+
+    images: list[str]
+    unread: dict[str, str]
+    """Files that look like images and are not read, and why."""
+    beside: tuple[str, ...]
+    """All other files, less those that name the classes."""
+    empty: tuple[str, ...]
+    """Folders right in it, in and below which there are no images."""
+
+    @property
+    def rest(self) -> dict[str, Any]:
+        """What is no image, as an `ImageSet` tells it."""
+        return {"left_out": self.unread, "beside": self.beside, "empty": self.empty}
+
+
+def list_folder(folder: Path) -> Listing:
+    """What lies in a folder; an error if there are no images."""
+    images: list[str] = []
+    unread: dict[str, str] = {}
+    beside: list[str] = []
+    for name in sorted(files_below(folder)):
+        lower = name.lower()
+        if lower.endswith(SUFFIXES):
+            images.append(name)
+        elif lower.endswith(UNREAD):
+            suffix = Path(lower).suffix
+            unread[name] = f"files {suffix} are not read: make them .png or .jpg"
+        elif name not in _KNOWN_FILES:
+            beside.append(name)
+    if not images:
         shards = sorted(folder.glob("*.tar"))
         hint = f"; for its shards, give {folder}/*.tar" if shards else ""
+        others = sorted({Path(name).suffix.lower() for name in unread})
+        hint = f"; there are files {listed(others, 5)}, which are not read" if others else hint
         raise InputError(f"no images in {folder}: looked for {listed(SUFFIXES)} in it and below{hint}")
-    return names
+    tops = {name.partition("/")[0] for name in images}
+    empty = tuple(name for name in class_folders(folder) if name not in tops)
+    return Listing(images, unread, tuple(beside), empty)
+
+
+def image_names(folder: Path) -> list[str]:
+    """Relative paths of all images below a folder, sorted."""
+    return list_folder(folder).images
 
 
 def class_folders(folder: Path) -> list[str]:
@@ -76,23 +123,35 @@ def labelled_folder(
     layout: str,
     crop: Crop | None,
     reader: type[FileReader] = FileReader,
+    classes: Sequence[str] | None = None,
 ) -> ImageSet:
-    """Images of class folders; an image outside of them, or a class without any, is an error."""
-    names = image_names(folder)
+    """Images of class folders; an image outside of them, or a class without any, is an error.
+
+    ``classes`` are the names of all outputs, where others may have no folder.
+    """
+    listing = list_folder(folder)
+    names = listing.images
     tops = [name.partition("/")[0] if "/" in name else "" for name in names]
     outside = [name for name, top in zip(names, tops, strict=True) if top not in outputs]
     if outside:
         raise InputError(f"{folder / outside[0]} is in no class folder, as is expected of this layout")
     empty = sorted(outputs.keys() - set(tops))
     if empty:
-        raise InputError(f"{folder / empty[0]} is a class folder without images")
+        raise InputError(
+            f"{folder / empty[0]} is a class folder without images: take it away, and name all classes in "
+            f"{folder / CLASSES}, a line for each output of the network"
+        )
     labels = torch.tensor([outputs[top] for top in tops])
-    return ImageSet(reader(folder, names, crop), names, layout, labels, _named(outputs))
+    named = _named(outputs) if classes is None else tuple(classes)
+    return ImageSet(reader(folder, names, crop), names, layout, labels, named, **listing.rest)
 
 
 def _named(outputs: Mapping[str, int]) -> tuple[str, ...]:
-    ranked = tuple(sorted(outputs, key=outputs.__getitem__))
-    return imagenet_wnids() if look_like_wnids(ranked) and max(outputs.values()) >= len(ranked) else ranked
+    """Names of all outputs: ImageNet's, if these are outputs of its networks."""
+    known = imagenet_wnids()
+    if look_like_wnids(outputs) and all(known[output] == wnid for wnid, output in outputs.items()):
+        return known
+    return tuple(sorted(outputs, key=outputs.__getitem__))
 
 
 def _wnid_folder(folder: Path, inner: Sequence[str]) -> Path:
@@ -128,7 +187,7 @@ def open_imagenet_r(request: Request) -> ImageSet:
     outputs = wnid_outputs(folder, class_folders(folder), expected)
     found = labelled_folder(folder, outputs, "imagenet-r", request.crop)
     classes = sorted(imagenet_wnids().index(wnid) for wnid in imagenet_r_wnids())
-    return ImageSet(found.read, found.names, found.layout, found.labels, imagenet_wnids(), tuple(classes))
+    return replace(found, class_names=imagenet_wnids(), classes=tuple(classes))
 
 
 def has_class_folders(path: Path) -> bool:
@@ -137,11 +196,37 @@ def has_class_folders(path: Path) -> bool:
 
 
 def open_class_folders(request: Request) -> ImageSet:
-    """A class for each folder, in the order of their names."""
-    outputs = {name: rank for rank, name in enumerate(class_folders(request.folder))}
-    return labelled_folder(request.folder, outputs, "class-folders", request.crop)
+    """A class for each folder, in the order of their names, or in that of the lines of `classes.txt`."""
+    folders = class_folders(request.folder)
+    names = stated_classes(request.folder)
+    strange = sorted(set(folders) - set(names or folders))
+    if strange:
+        raise InputError(f"{request.folder / CLASSES} does not name the class {listed(strange, 3)}")
+    ranks = {name: rank for rank, name in enumerate(names or folders)}
+    outputs = {name: ranks[name] for name in folders}
+    return labelled_folder(request.folder, outputs, "class-folders", request.crop, classes=names)
+
+
+def stated_classes(folder: Path) -> tuple[str, ...] | None:
+    """Names of a network's outputs, as `classes.txt` in the folder lists them; None where there is none."""
+    return class_list(folder / CLASSES) if (folder / CLASSES).is_file() else None
+
+
+def class_list(path: Path) -> tuple[str, ...]:
+    """Names of a network's outputs, one a line, each once."""
+    try:
+        names = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {said(error)}") from error
+    double = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if double or not names:
+        raise InputError(
+            f"{path} names {listed(double, 3)} more than once" if names else f"{path} names no classes"
+        )
+    return tuple(names)
 
 
 def open_unlabelled(request: Request) -> ImageSet:
-    names = image_names(request.folder)
-    return ImageSet(FileReader(request.folder, names, request.crop), names, "unlabelled")
+    listing = list_folder(request.folder)
+    reader = FileReader(request.folder, listing.images, request.crop)
+    return ImageSet(reader, listing.images, "unlabelled", **listing.rest)

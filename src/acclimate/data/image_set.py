@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,10 +17,11 @@ from torch.utils.data import Dataset
 from acclimate.data.buffers import Buffers
 from acclimate.data.decoded import Decoded
 from acclimate.data.pictures import Bytes, Crop
-from acclimate.errors import InputError
+from acclimate.errors import InputError, counted, listed
 
 __all__ = ["ImageSet", "readable", "unreadable", "without"]
 
+_HINT = "; if it has labels to measure by, give it as labels (--evaluate FILE)"
 _LOOKED_AT = 16  # images whose pixels are part of the fingerprint
 
 
@@ -38,6 +39,12 @@ class ImageSet(Dataset[Tensor]):
     """Of the outputs of the network, as far as the data know them."""
     classes: tuple[int, ...] | None = None
     """The outputs that can occur, where these are not all: what `Adapter(classes=)` takes."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Files that look like images and are none of these, and why."""
+    beside: tuple[str, ...] = ()
+    """Other files among the images, which are not read."""
+    empty: tuple[str, ...] = ()
+    """Folders among those of the images in which there are none."""
 
     _buffers: Buffers = field(default_factory=Buffers, init=False)
     _cropped: dict[Crop | None, ImageSet] = field(default_factory=dict, init=False)
@@ -55,7 +62,8 @@ class ImageSet(Dataset[Tensor]):
         known = (
             "no labels" if self.labels is None else f"labels of {len(set(self.labels.tolist())):,} classes"
         )
-        return f"ImageSet({self.layout}, {len(self):,} images, {known})"
+        left_out = f", {counted(len(self.left_out), 'file')} left out" if self.left_out else ""
+        return f"ImageSet({self.layout}, {len(self):,} images, {known}{left_out})"
 
     def __len__(self) -> int:
         return len(self.names)
@@ -114,6 +122,20 @@ class ImageSet(Dataset[Tensor]):
             names=[self.names[position] for position in kept],
             labels=None if self.labels is None else self.labels[kept],
         )
+
+    def notes(self, used: Collection[str] = ()) -> tuple[str, ...]:
+        """What lies among the images and is not read, in sentences, less the files that are ``used``."""
+        found = []
+        others = [name for name in self.beside if name not in used]
+        if others:
+            verb = "is" if len(others) == 1 else "are"
+            hint = _HINT if any(name.lower().endswith(".csv") for name in others) else ""
+            files = counted(len(others), "file")
+            found.append(f"{files} among the images {verb} not read: {listed(others, 3)}{hint}")
+        if self.empty:
+            has = "has" if len(self.empty) == 1 else "have"
+            found.append(f"{counted(len(self.empty), 'folder')} {has} no images: {listed(self.empty, 3)}")
+        return tuple(found)
 
     def sample(self, count: int = 64) -> Tensor:
         """A few images (N, C, H, W) from all over the data."""

@@ -13,7 +13,16 @@ from PIL import Image
 
 from acclimate.errors import InputError, said
 
-__all__ = ["SUFFIXES", "Bytes", "Crop", "decode_image", "eight_bits", "files_below", "read_image"]
+__all__ = [
+    "SUFFIXES",
+    "UNREAD",
+    "Bytes",
+    "Crop",
+    "decode_image",
+    "eight_bits",
+    "files_below",
+    "read_image",
+]
 
 Bytes = npt.NDArray[np.uint8]
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -22,6 +31,12 @@ _MOST_PIXELS = 1 << 27
 """Of an image made larger for a crop: a line of pixels would become a billion of them."""
 _SMALL, _DENSEST = 1 << 24, 1000  # pixels that any file may have, and beyond that for each of its bytes
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+UNREAD = (
+    ".apng", ".arw", ".avif", ".cr2", ".cr3", ".dcm", ".dib", ".dng", ".emf", ".eps", ".exr", ".fits", ".gif",
+    ".hdr", ".heic", ".heif", ".ico", ".j2k", ".jfif", ".jp2", ".jpe", ".jxl", ".nef", ".orf", ".pbm", ".pcx",
+    ".pnm", ".psd", ".raf", ".raw", ".rw2", ".svg", ".tga", ".xcf",
+)  # fmt: skip
+"""Of files that are images to people, and are not read: animations, and what Pillow has no reader for."""
 
 
 @dataclass(frozen=True)

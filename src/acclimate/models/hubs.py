@@ -27,7 +27,7 @@ def without_retries() -> Iterator[None]:
     answers is asked once; the library's own setting is put back in the end.
     """
     try:
-        constants = importlib.import_module("huggingface_hub.constants")
+        constants: Any = importlib.import_module("huggingface_hub.constants")
         session = importlib.import_module("huggingface_hub.utils").get_session()
     except (ImportError, AttributeError):  # not there, or of another version: it does as it does
         yield

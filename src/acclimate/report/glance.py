@@ -206,10 +206,14 @@ def _adaptation(record: Record) -> Sentence:
     cautions = " ".join(f"Caution: {caution}." for caution in result.get("cautions", ()))
     if left_out := result.get("left_out"):
         cautions = f"Images that could not be read and were left out: {len(left_out):,}. {cautions}"
+    accuracy = ""
+    if measured := result.get("evaluation"):
+        shares = [f"{100 * measured[side]['accuracy']:.1f} %" for side in ("before", "after")]
+        accuracy = f"Accuracy, by labels that decided nothing: {shares[0]} before and {shares[1]} after. "
     return Sentence(
         "bad" if cautions else "note",
         f"{network_of(record)} adapted by {record['cell']['method']} to {images:,} images of "
         f"{data_of(record)}, without labels: {result['changed']:,} predictions "
         f"({100 * result['changed'] / images:.1f} %) changed, mean confidence {sure[0]} before and "
-        f"{sure[1]} after. {cautions}".strip(),
+        f"{sure[1]} after. {accuracy}{cautions}".strip(),
     )
