@@ -351,6 +351,9 @@ def test_similarity_is_to_the_clean_image_of_the_same_name(tmp_path: Path) -> No
             for folder in ["clean", "c/fog/5"] if number else ["clean"]:  # the first class is not corrupted
                 (tmp_path / folder / wnid).mkdir(parents=True, exist_ok=True)
                 image.save(tmp_path / folder / wnid / f"{name}.png")
+    names = ["n01440764", "n01443537", "n01484850", *map(str, range(7))]  # of the network's ten outputs
+    for folder in ("clean", "c"):
+        (tmp_path / folder / "classes.txt").write_text("\n".join(names))
     data = Data(name="tiny", path="c", clean="clean")
     own = cell(data=data, corruption="fog", method="slr+it", epochs=1, batch_size=8, overrides={"lr": 0.0})
     ssim = run_cell(own, tmp_path)["result"]["ssim"]

@@ -33,6 +33,7 @@ __all__ = [
     "open_imagenet",
     "open_imagenet_r",
     "open_unlabelled",
+    "outputs_by_name",
     "stated_classes",
 ]
 
@@ -197,14 +198,18 @@ def has_class_folders(path: Path) -> bool:
 
 def open_class_folders(request: Request) -> ImageSet:
     """A class for each folder, in the order of their names, or in that of the lines of `classes.txt`."""
-    folders = class_folders(request.folder)
-    names = stated_classes(request.folder)
-    strange = sorted(set(folders) - set(names or folders))
-    if strange:
-        raise InputError(f"{request.folder / CLASSES} does not name the class {listed(strange, 3)}")
-    ranks = {name: rank for rank, name in enumerate(names or folders)}
-    outputs = {name: ranks[name] for name in folders}
+    folders, names = class_folders(request.folder), stated_classes(request.folder)
+    outputs = outputs_by_name(request.folder, folders, names or folders)
     return labelled_folder(request.folder, outputs, "class-folders", request.crop, classes=names)
+
+
+def outputs_by_name(folder: Path, folders: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    """The output of each class folder, as the names of all outputs in their order say."""
+    strange = sorted(set(folders) - set(names))
+    if strange:
+        raise InputError(f"{folder / CLASSES} does not name the class {listed(strange, 3)}")
+    ranks = {name: rank for rank, name in enumerate(names)}
+    return {name: ranks[name] for name in folders}
 
 
 def stated_classes(folder: Path) -> tuple[str, ...] | None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from acclimate.data.folders import PublishedReader, class_folders, labelled_folder
+from acclimate.data.folders import (
+    PublishedReader,
+    class_folders,
+    labelled_folder,
+    outputs_by_name,
+    stated_classes,
+)
 from acclimate.data.image_set import ImageSet
 from acclimate.data.request import Request
 from acclimate.data.wnids import class_ranks
@@ -30,12 +36,19 @@ def is_imagenet_c(path: Path) -> bool:
 
 
 def open_imagenet_c(request: Request) -> ImageSet:
-    """One corruption at one severity; published images are cropped already and used as they are."""
+    """One corruption at one severity; published images are cropped already and used as they are.
+
+    Classes of one's own may be listed in `classes.txt` beside the corruptions, as for class folders.
+    """
     corruption = request.chosen("corruption", _corruptions(request.folder))
     folder = request.folder / corruption
     severities = [name for name in class_folders(folder) if name in _SEVERITIES]
     if request.severity is not None and str(request.severity) not in severities:
         raise InputError(f"there is no {folder / str(request.severity)}: {folder} has {listed(severities)}")
     folder = folder / request.chosen("severity", severities)
-    outputs = class_ranks(folder, class_folders(folder), partial=request.partial)
-    return labelled_folder(folder, outputs, "imagenet-c", request.crop, PublishedReader)
+    folders, names = class_folders(folder), stated_classes(request.folder)
+    if names is None:
+        outputs = class_ranks(folder, folders, partial=request.partial)
+    else:
+        outputs = outputs_by_name(request.folder, folders, names)
+    return labelled_folder(folder, outputs, "imagenet-c", request.crop, PublishedReader, names)
