@@ -32,7 +32,9 @@ from acclimate.corruptions.sources import open_source
 from acclimate.data import open_data
 from acclimate.data.cifar_c import ArrayReader
 from acclimate.data.fetch import Archive, Published, fetch
+from acclimate.data.folders import class_list
 from acclimate.data.image_set import ImageSet
+from acclimate.data.labels import labels_in_file, output_numbers
 from acclimate.data.pictures import read_image
 from acclimate.delta import read_delta, write_delta
 from acclimate.models.load import load_weights
@@ -301,6 +303,26 @@ def _read_list(path: Path) -> Any:
     return found.names, found.labels, found.batch(range(len(found)))
 
 
+def _read_label_file(path: Path) -> Any:
+    images = ImageSet(ArrayReader(pixels()), [f"{number}.png" for number in range(len(pixels()))])
+    found = output_numbers(labels_in_file(path, images, ("cat", "dog", "ü")), 3)
+    return found.labels
+
+
+def _label_files() -> tuple[bytes, ...]:
+    count = range(len(pixels()))
+    rows = ("".join(f"{number}.png,{label(number)}\n" for number in count) for label in (_number, _name))
+    return tuple(text.encode() for text in ("file,label\n" + "".join(part) for part in rows))
+
+
+def _number(number: int) -> str:
+    return str(number % 3)
+
+
+def _name(number: int) -> str:
+    return ("cat", "dog", "ü")[number % 3]
+
+
 def _read_settings(path: Path) -> Any:
     with open_output(path.parent, {"seed": 0, "images": "digest"}, ["fog/1"], force=False) as output:
         return output.holds("fog/1")
@@ -352,6 +374,8 @@ READERS: dict[str, Reader] = {
     "training": Reader("t.safetensors", _trainings, _read_training),
     "visda list": Reader("image_list.txt", _lists, _read_list),
     "class names": Reader("names.txt", lambda: ("cat\ndog\nü\n".encode(),), lines_of),
+    "output names": Reader("classes.txt", lambda: ("cat\ndog\nü\n".encode(),), class_list),
+    "label file": Reader("y.csv", _label_files, _read_label_file),
     "settings": Reader(
         "corruptions.json", lambda: (b'{"seed": 0, "images": "digest"}\n',), _read_settings, _changed_json
     ),

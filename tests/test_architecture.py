@@ -47,7 +47,7 @@ LAYERS = (
 # Leaves know errors, types and files, and each itself; corruptions read their images by data. Only the layers
 # above the adapter use them, and what takes a user's images. Labels are known above the adapter only.
 LEAVES = ("models", "data", "corruptions", "metrics", "chance")
-TAKES_DATA = ("inputs", "labels", "one_call")
+TAKES_DATA = ("inputs", "labels", "one_call", "evaluating")
 MEASURES = ("evaluation",)
 TOP = (
     "__init__",

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from acclimate.adapter import Adapter
+from acclimate.data import ImageSet
 from acclimate.errors import OptionError, listed
 from acclimate.evaluation import Evaluation, columns_of, evaluated
 from acclimate.inputs import input_of, opened
@@ -62,7 +63,7 @@ def evaluate(
     if isinstance(model, Adapter):
         adapter = model
     else:
-        chosen = getattr(images, "classes", None) if classes is None else classes
+        chosen = images.classes if classes is None and isinstance(images, ImageSet) else classes
         adapter = Adapter(model, "source", normalize=feed.normalize, classes=chosen, device=device)
     columns_of(targets.labels, adapter.options.classes)  # what is wrong is told before the work
     return evaluated(

@@ -7,6 +7,7 @@ imports this file or is given what it finds.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from acclimate.data.labels import (
     output_numbers,
     whole_numbers,
 )
-from acclimate.errors import InputError, counted, listed
+from acclimate.errors import AcclimateWarning, InputError, counted, listed, said
 from acclimate.prepare import possible_outputs
 
 __all__ = ["OWN", "Numbers", "Truth", "count_logits", "labels_for", "notes_on", "statistics_of"]
@@ -109,10 +110,14 @@ def count_logits(model: nn.Module | Adapter, images: Any, device: Any = None) ->
     """How many outputs a network has, by its prediction of the first images."""
     if isinstance(model, Adapter) and model.options.classes is not None:
         return max([*possible_outputs(model._engine.prepared.model)[:1], max(model.options.classes) + 1])
-    adapter = model if isinstance(model, Adapter) else Adapter(model, "source", device=device, ranks="alone")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AcclimateWarning)  # the work itself will tell
+        own = model if isinstance(model, Adapter) else Adapter(model, "source", device=device, ranks="alone")
     with torch.random.fork_rng(devices=[]):  # what a data set draws at random stays as it is without labels
         first = next(iter(Batches(images, 2, shuffle=False).epoch(0))).images[:2]
-        return int(adapter.predict(first).shape[1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AcclimateWarning)
+            return int(own.predict(first).shape[1])
 
 
 def statistics_of(adapter: Adapter, asked: str = "batch") -> str:
@@ -165,10 +170,11 @@ def _of_items(items: Any) -> Stated | None:
     targets = getattr(items, "targets", None)
     if targets is None or len(targets) != len(items):
         with torch.random.fork_rng(devices=[]):
-            found = [_second(items[position]) for position in range(len(items))]
-        if any(label is None for label in found):
-            return None
-        targets = found
+            targets = []
+            for position in range(len(items)):
+                targets.append(_second(items[position]))
+                if targets[-1] is None:
+                    return None
     if _are_names(targets):
         return Stated(list(targets))
     numbers = whole_numbers(targets)
@@ -185,6 +191,9 @@ def _of_batches(data: Any) -> Stated | None:
     if isinstance(data, Tensor):
         return None
     order = _order(data)
+    images = data.dataset if isinstance(data, DataLoader) else None
+    if isinstance(images, ImageSet) and order is not None:
+        return labels_of_set(images.subset(order.tolist()))
     with torch.random.fork_rng(devices=[]):
         found = _gathered(_parts(data, order))
         if found is not None and order is None:  # it has an order of its own, which may be another each time
@@ -198,10 +207,19 @@ def _of_batches(data: Any) -> Stated | None:
 
 
 def _gathered(parts: Iterable[Any]) -> Tensor | None:
-    found = [_second(part) for part in parts]
-    if not found or any(part is None for part in found):
-        return None
-    return whole_numbers(torch.cat([torch.as_tensor(part).reshape(-1).cpu() for part in found]))
+    found = []
+    for part in parts:
+        found.append(_second(part))
+        if found[-1] is None:
+            return None
+    try:
+        return whole_numbers(torch.cat([torch.as_tensor(part).reshape(-1).cpu() for part in found]))
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"what comes beside the images must be a number for each, to be their labels: {said(error)}"
+        ) from error
 
 
 def _parts(data: Any, order: Tensor | None) -> Iterable[Any]:

@@ -113,6 +113,7 @@ def fingerprints_of(cell: Cell, root: str | Path) -> tuple[str, str]:
     root = local_root(root, cell)
     network = _network(cell.network.name, cell.network.weights, root)
     images = open_cell_images(root, cell.data, cell.corruption, cell.severity, crop_of(network, cell.data))
+    images = labelled_by(network, images)
     return images.fingerprint(), weights_digest(network)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -165,7 +166,7 @@ def labels_in_file(path: Path, images: ImageSet | None, names: Sequence[str] | N
         raise InputError(f"{path} has labels by the names of files, which these data have not: give an array")
     by_name = _rows(path)
     own = _matched(path, by_name, images)
-    if all(label.removeprefix("-").isdecimal() for label in own):
+    if all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in own):
         return Stated(torch.tensor([int(label) for label in own]), origin=f"the labels of {path}")
     folder = getattr(images.read, "folder", None)
     stated = names or (stated_classes(folder) if isinstance(folder, Path) else None) or images.class_names
