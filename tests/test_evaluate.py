@@ -163,6 +163,16 @@ def test_data_may_bring_their_own_labels(holder: str) -> None:
     check(found, Adapter(model, "source", normalize=(MEAN, STD)).predict(pixels), truth())
 
 
+def test_loaders_of_opened_data_have_its_labels(lab: Path) -> None:
+    found = open_data(lab / "classes", crop=32)
+    loader = DataLoader(found, batch_size=16)
+    told = acclimate.evaluate(bundled_model(), loader)
+    assert found.labels is not None
+    check(told, Adapter(bundled_model(), "source").predict(loader), found.labels)
+    with pytest.raises(InputError, match="what comes beside the images must be a number for each"):
+        acclimate.evaluate(bundled_model(), [(torch.rand(4, 3, 32, 32), ["a", "b", "c", "d"])])
+
+
 class Shuffling(DataLoader[Any]):
     """Not reordered by acclimate, as it may do anything."""
 

@@ -172,7 +172,7 @@ def _of_items(items: Any) -> Stated | None:
         with torch.random.fork_rng(devices=[]):
             targets = []
             for position in range(len(items)):
-                targets.append(_second(items[position]))
+                targets.append(_label_at(items, position))
                 if targets[-1] is None:
                     return None
     if _are_names(targets):
@@ -184,6 +184,15 @@ def _of_items(items: Any) -> Stated | None:
     return Stated(
         [classes[label] for label in numbers.tolist()], list(classes), origin="the data set's classes"
     )
+
+
+def _label_at(items: Any, position: int) -> Any:
+    try:
+        return _second(items[position])
+    except Exception as error:  # of a damaged file, whatever the data set raises
+        raise InputError(
+            f"image {position} of the data cannot be read, nor its label: give the labels of all images"
+        ) from error
 
 
 def _of_batches(data: Any) -> Stated | None:
