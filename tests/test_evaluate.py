@@ -234,6 +234,10 @@ def test_an_adapter_predicts_as_it_does_and_stays_as_it_is(lab: Path) -> None:
     before = adapter.predict(open_data(lab / "flat"))
     check(acclimate.evaluate(adapter, lab / "flat", truth()), before, truth())
     assert torch.equal(adapter.predict(open_data(lab / "flat")), before)
+    exported = adapter.predict(open_data(lab / "flat"), statistics="target")
+    told = acclimate.evaluate(adapter, lab / "flat", truth(), statistics="target")
+    check(told, exported, truth())
+    assert told.statistics == "the target's statistics, as exported"
     with pytest.raises(OptionError, match="an Adapter has 'normalize' of its own"):
         acclimate.evaluate(adapter, lab / "flat", truth(), normalize="imagenet")
 

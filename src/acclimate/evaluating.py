@@ -29,6 +29,7 @@ def evaluate(
     size: int | None = None,
     classes: Sequence[int] | None = None,
     batch_size: int = 64,
+    statistics: str = "batch",
     device: torch.device | str | None = None,
 ) -> Evaluation:
     """Measure how right a network or an adapter is on labelled images; neither of them changes.
@@ -42,6 +43,7 @@ def evaluate(
         size: as for `acclimate.adapt`.
         classes: the outputs that can occur; an `Adapter` has its own.
         batch_size: images in a batch.
+        statistics: as for `Adapter.predict`.
         device: where to compute, if not where the network is; an `Adapter` has its own.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
@@ -67,9 +69,9 @@ def evaluate(
         adapter = Adapter(model, "source", normalize=feed.normalize, classes=chosen, device=device)
     columns_of(targets.labels, adapter.options.classes)  # what is wrong is told before the work
     return evaluated(
-        adapter.predict(images, batch_size=batch_size),
+        adapter.predict(images, batch_size=batch_size, statistics=statistics),
         targets.labels,
-        statistics=statistics_of(adapter),
+        statistics=statistics_of(adapter, statistics),
         classes=adapter.options.classes,
         names=targets.names,
         origin=targets.how,
