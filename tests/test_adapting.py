@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +25,9 @@ from acclimate.adapting import adapt_images
 from acclimate.bench import Cell
 from acclimate.cli import app
 from acclimate.demo.bundle import CLASSES, MEAN, STD, bundled_images, bundled_model
-from acclimate.errors import AcclimateWarning, InputError
+from acclimate.errors import AcclimateWarning, InputError, WorkerError
 from acclimate.inputs import open_images
+from acclimate.interrupts import Ended, end_as_interrupt
 from acclimate.mean_std import NORMALIZATIONS
 from acclimate.outcome import outcome_of
 from acclimate.records import read_records
@@ -152,6 +154,31 @@ def test_interrupted_and_resumed_it_ends_where_it_would_have(folder: Path, tmp_p
     subprocess.run(command("a", "--resume"), env=environment, capture_output=True, check=False)
     subprocess.run(command("b"), env=environment, capture_output=True, check=False)
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+
+
+def test_a_launcher_does_not_disturb_what_is_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends SIGTERM as soon as another rank has died, of which this rank has just heard by itself."""
+    save, before = Adapter.save, signal.getsignal(signal.SIGTERM)
+
+    def saved(*given: Any, **named: Any) -> bool:
+        signal.raise_signal(signal.SIGTERM)
+        return save(*given, **named)
+
+    def lost(adapter: Adapter) -> None:
+        if adapter.step == 1:
+            raise WorkerError("another rank died")
+
+    monkeypatch.setattr(Adapter, "save", saved)
+    images, _ = open_images(bundled_model(), str(folder))
+    try:
+        end_as_interrupt()
+        with pytest.raises(Ended):
+            adapt_images(bundled_model(), images, out=tmp_path / "d.safetensors", on_step=lost)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert Adapter.load(tmp_path / "d.safetensors", bundled_model()).step == 1
 
 
 @pytest.mark.parametrize(

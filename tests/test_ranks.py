@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import copy
 import os
+import signal
 import subprocess
 import sys
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import ranks_job
 from acclimate import Adapter
+from acclimate.cli import job
 from acclimate.errors import InputError, OptionError, WorkerError
+from acclimate.interrupts import ending_at_once
 from acclimate.ranks import Ranks
 from networks import images, resnet
 from ranks_job import CASES, SHARES
@@ -138,3 +144,93 @@ def test_a_copy_is_of_the_same_job() -> None:
     adapter = Adapter(resnet(), "tent")
     other = copy.deepcopy(adapter)
     assert other._engine.ranks is adapter._engine.ranks
+
+
+ENDS = """
+import sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from acclimate.ranks import Ranks
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=int(sys.argv[1]), world_size=2)
+import torch.distributed.nn.functional  # which torchvision does, by torch._dynamo
+ranks, ones = Ranks(), torch.ones(3)
+sys.setswitchinterval(100)  # gloo's threads get Python's lock only when it waits, or ends
+for _ in range(50):
+    ranks.sum(ones)
+dist.destroy_process_group()
+threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+print(*(name for name in threads if "gloo" in name))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists the threads of a process as Linux does")
+def test_no_thread_outlives_the_process_group(tmp_path: Path) -> None:
+    """One that drops a tensor while Python ends would abort: exit code -6."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", ENDS, str(rank), tmp_path / "meet"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    ends = [(*process.communicate(timeout=120), process.returncode) for process in processes]
+    assert [(threads.split(), code) for threads, _, code in ends] == [([], 0)] * 2, ends
+
+
+@pytest.fixture
+def alone_in_a_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A job of one rank; afterwards signals do again what they did."""
+
+    def join() -> Any:
+        store = dist.HashStore()
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        return store
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(job, "_join", join)
+    monkeypatch.setattr(job.messages, "quiet", False)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def fail() -> None:
+    """An error, one of whose frames holds the process group, as those of torch's own functions do."""
+    group = dist.group.WORLD
+    try:
+        raise RuntimeError(f"{group} is closed")
+    except RuntimeError as error:
+        raise WorkerError("another rank died") from error
+
+
+@pytest.mark.usefixtures("alone_in_a_job")
+def test_an_error_lets_go_of_the_process_group() -> None:
+    groups = []
+
+    def work() -> None:
+        with job.joined():
+            groups.append(weakref.ref(dist.group.WORLD))
+            fail()
+
+    with pytest.raises(WorkerError) as caught:
+        work()
+    assert groups[0]() is None, caught.value
+    assert not dist.is_initialized()
+
+
+@pytest.mark.usefixtures("alone_in_a_job")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_job_but_not_its_end(number: signal.Signals) -> None:
+    """A launcher sends it to a rank that is ending by itself, which would lose its exit code."""
+    with pytest.raises(KeyboardInterrupt), job.joined():
+        signal.raise_signal(number)
+    signal.raise_signal(number)
+    assert signal.getsignal(number) is signal.SIG_IGN
+
+
+def test_ctrl_c_does_not_wait_for_other_ranks_to_come() -> None:
+    with ending_at_once():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
