@@ -42,6 +42,7 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/compiled.py
 	$(BIN)/python benchmarks/precision.py
 	$(BIN)/python benchmarks/kills.py
+	$(BIN)/python benchmarks/exits.py
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/fuzz.py
 	$(BIN)/python benchmarks/cluster.py

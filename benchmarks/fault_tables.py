@@ -1,8 +1,9 @@
-"""Tables of the docs from the records of `fuzz.py`, `faults.py` and `kills.py`."""
+"""Tables of the docs from the records of `fuzz.py`, `faults.py`, `kills.py` and `exits.py`."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,13 @@ FAULTS = (
 KILLS = (
     "`kill -9` at random moments, again and again, each time resumed; afterwards records, and every bit of "
     "the adapted network, are compared with those of an undisturbed run."
+)
+EXITS = (
+    "`torchrun` with two ranks of `acclimate adapt`, again and again, beside a process that keeps a core "
+    "busy. *Right* are the jobs in which each rank ended with the exit code that it should (0 done, 1 a lost "
+    "peer, 2 bad input, 130 interrupted or ended by the launcher, -9 killed) and said the sentence for "
+    "it, without an abort or a traceback. *s* is the longest time from the disturbance to the end of the "
+    "last rank."
 )
 
 
@@ -74,6 +82,19 @@ def killed(rows: list[Row]) -> str:
     return table(["what", "kills", "after s", "kept after half", "kept after all"], lines)
 
 
+def ended(rows: list[Row]) -> str:
+    """How jobs of several ranks were made to end, and how their ranks did."""
+    lines = []
+    for kind in dict.fromkeys(row["ended by"] for row in rows):
+        own = [row for row in rows if row["ended by"] == kind]
+        counts = Counter(", ".join(map(str, sorted(row["codes"]))) for row in own)
+        codes = "; ".join(f"{pair} ({count})" for pair, count in sorted(counts.items()))
+        disturbed = kind not in ("normal end", "no data for a rank")
+        longest = f"{max(row['s'] for row in own):.1f}" if disturbed else ""
+        lines.append([kind, str(len(own)), str(sum(row["right"] for row in own)), codes, longest])
+    return table(["ended by", "jobs", "right", "exit codes of the ranks (jobs)", "s"], lines)
+
+
 def _protocol(record: dict[str, Any]) -> str:
     facts = {**record["protocol"], **record["origin"]}
     shown = (f"{name.replace('_', ' ')} {_told(value)}" for name, value in facts.items())
@@ -88,4 +109,5 @@ SECTIONS: tuple[tuple[str, str, str, Callable[[list[Row]], str]], ...] = (
     ("fuzz", "Damaged and hostile files", FUZZ, fuzzed),
     ("faults", "Disks and interrupts at any moment", FAULTS, disturbed),
     ("bench_kills", "Killed and gone on", KILLS, killed),
+    ("bench_exits", "Jobs of two ranks, to their end", EXITS, ended),
 )
