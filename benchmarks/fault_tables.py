@@ -30,8 +30,8 @@ EXITS = (
     "`torchrun` with two ranks of `acclimate adapt`, again and again, beside a process that keeps a core "
     "busy. *Right* are the jobs in which each rank ended with the exit code that it should (0 done, 1 a lost "
     "peer, 2 bad input, 130 interrupted or ended by the launcher, -9 killed) and said the sentence for "
-    "it, without an abort or a traceback. *s* is the longest time from the disturbance to the end of the "
-    "last rank."
+    "it, without an abort or a traceback, and within 25 s of a disturbance. *s* is the longest time from it "
+    "to the end of the last rank."
 )
 
 
