@@ -14,6 +14,7 @@ import experiments
 import reference_tables
 import trust_tables
 from grid_tables import grid_sections, mean_and_spread
+from normalisation_tables import normalisation
 from pages import DOCS, filled
 from records import RESULTS
 from speed_tables import headline, speed_sections
@@ -317,6 +318,7 @@ def pages() -> dict[Path, str]:
         README: {"demo": demo, "speed": headline()},
         DOCS / "index.md": {"demo": demo},
         DOCS / "corruptions.md": corruptions(),
+        DOCS / "failures.md": {"normalisation": normalisation()},
         DOCS / "fast.md": {"speed": speed_sections().rstrip()},
     }
     made = {TARGET: results()}

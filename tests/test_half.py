@@ -15,7 +15,7 @@ import acclimate
 from acclimate import Adapter
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import AcclimateWarning, DeltaError, ModelError
-from acclimate.normalization import probe_normalization
+from acclimate.probe import probe_normalization
 from networks import BATCHES, NORMALIZE, adapted_state, resnet, same, state
 
 HALVES = (torch.float16, torch.bfloat16)

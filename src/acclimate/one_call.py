@@ -32,7 +32,8 @@ from acclimate.inputs import Input, input_of, opened
 from acclimate.labels import Numbers, count_logits, labels_for, notes_on, statistics_of
 from acclimate.mean_std import MeanStd
 from acclimate.methods import Method
-from acclimate.normalization import may_be_normalised_otherwise, probe_normalization
+from acclimate.normalization import may_be_normalised_otherwise
+from acclimate.probe import probe_normalization
 from acclimate.result import AdaptationResult
 from acclimate.types import Verdict
 
@@ -153,7 +154,7 @@ def before_adapting(
 ) -> tuple[Adapter, Tensor]:
     """The model as an adapter that never adapts, and its logits.
 
-    Where its weights do not say what it was trained with, a probe warns of a wrong normalisation.
+    Where its weights do not say what it was trained with, a probe warns of a doubtful normalisation.
     """
     source = _source_of(model, adapter)
     try:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from acclimate.cli.diagnosis import diagnosis_tree
 from acclimate.cli.options import (
     Corruption,
     Debug,
@@ -23,7 +24,7 @@ from acclimate.cli.options import (
     Weights,
 )
 from acclimate.cli.terminal import errors_as_messages
-from acclimate.doctor import diagnose, diagnosis_tree
+from acclimate.doctor import diagnose
 from acclimate.inputs import open_images
 from acclimate.models.load import load_model
 from acclimate.normalization import normalization_of
@@ -44,6 +45,10 @@ def doctor(
     normalize: Normalize = None,
     method: Method = "slr",
     size: Size = None,
+    clean: Annotated[
+        bool,
+        typer.Option("--clean", help="The images are uncorrupted, and like those of the network's training."),
+    ] = False,
     device: Device = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -63,6 +68,7 @@ def doctor(
             size=size,
             normalize=None if normalize is None else normalization_of(network, normalize),
             images=images,
+            clean=clean,
             device=device,
         )
     if as_json:
