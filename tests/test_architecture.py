@@ -30,6 +30,7 @@ LAYERS = (
         "progress",
         "interrupts",
         "stability",
+        "stream",
         "fast",
     ),
     ("methods", "options", "freeze", "statistics", "network", "batches", "remembered"),

@@ -90,8 +90,10 @@ class Adapter:
         prior: how often each class occurs, if not equally often.
         setting: ``"paper"``, chosen for 1,000 classes; ``"few"``, a second set of hyperparameters for
             ``hlr`` and ``slr``; ``"auto"`` takes ``"few"`` for networks of fewer than 64 outputs.
-        statistics: where batch norms take theirs from: ``"batch"``, ``"running"``, ``"blend"`` or
-            ``"source"``. ``method="source"`` always keeps the source's.
+        statistics: where batch norms take theirs from: ``"batch"``; ``"stream"``, a mixture of source and
+            stream that is right for single images and small batches; ``"running"``, ``"blend"`` or
+            ``"source"``. ``"auto"`` takes ``"stream"`` if the first batch has fewer than 32 images, otherwise
+            ``"batch"``. ``method="source"`` always keeps the source's.
         episodic: start from the source model again for every batch.
         features: name of the classifier layer whose input SHOT's centroids use, if not the last.
         objective: minimise this function of logits, or of (logits, index), instead of the method's loss.
@@ -129,7 +131,7 @@ class Adapter:
         input_transform: bool = False,
         classes: Sequence[int] | None = None,
         prior: Sequence[float] | Tensor | None = None,
-        statistics: str = "batch",
+        statistics: str = "auto",
         setting: str = "auto",
         episodic: bool = False,
         features: str | None = None,

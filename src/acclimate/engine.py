@@ -116,6 +116,7 @@ class Engine:
                 return self.update(batch, position=position, total=total, epoch=epoch)
         with torch.set_grad_enabled(self._learns):
             images = self.ranks.meet(lambda: self._checked(batch.images, batch.index))
+            self.prepared.statistics.decide(self._count(len(images)))
             logits, look, usable = self._tried(images, batch.index)
             share = self._share_of(len(images))
             lr = learning_rate(self.method, position, total) * share * self.guard.rate
@@ -230,7 +231,7 @@ class Engine:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was found and decided, one sentence each."""
-        found = (*self.prepared.notes, *self._checkpoints.notes)
+        found = (*self.prepared.notes, *self.prepared.statistics.notes, *self._checkpoints.notes)
         if not self._small or not self.parameters:
             return found
         part = f"{lr_share(self.method, self._small):.2g} of the learning rate"
@@ -251,7 +252,8 @@ class Engine:
             self.settle()
             met = self.ranks.meet(lambda: self._checked(images, single=not as_exported))
             statistics = self.prepared.statistics
-            with statistics.detached() if as_exported else statistics.untouched():
+            by_layers = as_exported or statistics.suits_source(self._count(len(met)))
+            with statistics.detached() if by_layers else statistics.untouched():
                 logits: Tensor = self.network(met)
         self._objective_for(logits)
         return logits
@@ -301,12 +303,14 @@ class Engine:
             tensors["scale"] = torch.tensor([self._scale.value, self._scale.since], dtype=torch.float64)
         if self.guard.active:
             tensors |= {f"guard.{name}": value for name, value in self.guard.state().items()}
+        tensors |= {f"statistics.{name}": value for name, value in self.prepared.statistics.state().items()}
         return {**tensors, "steps": torch.tensor([self.step, self.prepared.statistics.steps])}
 
     def _copied(self) -> dict[str, Tensor]:
         """A state to go back to."""
         assert self.objective is not None
-        state = {**self._moving.state(), "p": self.objective.distribution.p}
+        followed = {f"statistics.{n}": value for n, value in self.prepared.statistics.state().items()}
+        state = {**self._moving.state(), **followed, "p": self.objective.distribution.p}
         copies = {name: tensor.detach().clone() for name, tensor in state.items()}
         return {**copies, "steps": torch.tensor(self.prepared.statistics.steps)}
 
@@ -316,8 +320,7 @@ class Engine:
         if self.objective is not None:
             self.objective.distribution.restart()
             self.objective.distribution.p = state.get("p", self.objective.distribution.p)
-        self.prepared.statistics.restart()
-        self.prepared.statistics.steps = int(state.get("steps", 0))
+        self.prepared.statistics.restore(under("statistics.", state), int(state.get("steps", 0)))
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
@@ -338,7 +341,8 @@ class Engine:
             {name: value.to(_home(name, self.device)) for name, value in under("guard.", tensors).items()}
         )
         self.history.alarms = self.guard.alarms
-        self.step, self.prepared.statistics.steps = tensors["steps"].tolist()
+        self.step, batches = tensors["steps"].tolist()
+        self.prepared.statistics.restore(under("statistics.", tensors), batches)
 
     def _objective_for(self, logits: Tensor) -> Objective:
         """The objective, made when the first logits tell the number of classes."""

@@ -74,7 +74,7 @@ def prepare(
     parameters: bool = True,
     freeze: str | Sequence[str] = "auto",
     freeze_top: bool = True,
-    statistics: str = "batch",
+    statistics: str = "auto",
     momentum: float = 0.1,
     pseudo_count: float = 16.0,
     lean: bool = False,
@@ -277,7 +277,8 @@ def _explain(
     if inserted:
         notes.append(f"identity affines were added to {listed(inserted, 4)}, which have none of their own")
     if statistics.norms:
-        notes.append(f"statistics of {len(statistics.norms)} layers: {statistics.policy}")
+        policy = "by the size of the first batch" if statistics.undecided else statistics.policy
+        notes.append(f"statistics of {len(statistics.norms)} layers: {policy}")
     return notes
 
 

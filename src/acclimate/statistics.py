@@ -1,9 +1,11 @@
 """Where batch normalisation takes its mean and variance from while the network adapts.
 
     batch      the batch at hand; the target's average is kept beside it for `export`
+    stream     source and stream mixed, as far as the stream has moved and that can be relied on: see `stream.py`
     running    a running average that starts at the source's and moves by `momentum` with every batch
     blend      source and batch mixed as N / (N + n) and n / (N + n): N the pseudo-count, n the batch
     source     the source's, unchanged
+    auto       `stream` where the first batch has fewer than 32 images, `batch` otherwise
 
 Limits: momentum 1 and pseudo-count 0 are `batch`; momentum 0 and an endless pseudo-count are `source`.
 In every policy the layers' own ``running_mean`` and ``running_var`` hold what `export` bakes in.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import torch
@@ -22,13 +24,16 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from acclimate.errors import OptionError, unknown
 from acclimate.fast.checkpointed import is_checkpointed
-from acclimate.fast.mixture import mix_next, takes_mixture
+from acclimate.fast.mixture import Mixed, mix_next, takes_mixture
 from acclimate.norms import batch_norms
 from acclimate.ranks import ALONE, Ranks
+from acclimate.stream import FEW, Moments, displacement, followed, mixed_with_source, nothing_seen
 
 __all__ = ["POLICIES", "Statistics"]
 
-POLICIES: Final = ("batch", "running", "blend", "source")
+POLICIES: Final = ("auto", "batch", "stream", "running", "blend", "source")
+_MIXED: Final = ("stream", "running", "blend")
+"""Policies that normalise by other statistics than the batch's alone or the source's."""
 
 _NOTHING: Final = contextlib.nullcontext()
 _BUFFERS: Final = ("running_mean", "running_var", "num_batches_tracked")
@@ -49,7 +54,9 @@ class Statistics:
     ) -> None:
         if policy not in POLICIES:
             raise OptionError(unknown("statistics policy", policy, POLICIES))
-        self.policy = policy
+        self.policy = "batch" if policy == "auto" else policy
+        self._is_auto = self.undecided = policy == "auto"
+        """Whether the first batch to come decides the policy."""
         self.momentum = momentum
         self.pseudo_count = pseudo_count
         self._lean = lean or ranks.synchronised  # the network runs where layers take a mixture themselves
@@ -61,32 +68,87 @@ class Statistics:
         self.norms = {name: m for name, m in found.items() if m.running_mean is not None}
         self._flags = {name: (m.momentum, m.track_running_stats) for name, m in self.norms.items()}
         self._updating = False
-        if policy == "blend":
-            self._source = {name: [t.clone() for t in _mean_and_var(m)] for name, m in self.norms.items()}
+        if policy in ("auto", "stream", "blend"):
+            self._source = {
+                name: Moments(*(t.clone() for t in _mean_and_var(m))) for name, m in self.norms.items()
+            }
+        self._stream: dict[str, Tensor] = {}
+        """What `followed` knows of each layer; a layer that saw nothing yet has no entry."""
         self._taking: set[_NormBase] = set()
         """Layers that take a mixture themselves."""
+        self._can_take: dict[_NormBase, bool] = {}
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._held: list[Tensor] = []
+        self._held_stream: dict[str, Tensor] = {}
         self._attach()
-        if self._lean and policy in ("running", "blend"):
-            self._taking |= {m for m in self.norms.values() if isinstance(m, _BatchNorm) and takes_mixture(m)}
+
+    def decide(self, images: int) -> None:
+        """With ``auto``, take the policy for batches like this first one, of so many images on all ranks."""
+        if self.undecided:
+            self.undecided = False
+            if images < FEW:
+                self._become("stream")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was decided by the first batch, in a sentence."""
+        if not self._is_auto or self.undecided or self.policy == "batch" or not self.norms:
+            return ()
+        return (
+            f"batches of fewer than {FEW} images: source and stream are mixed (statistics=\"stream\"); "
+            'statistics="batch" takes those of the batch alone',
+        )
+
+    def suits_source(self, images: int) -> bool:
+        """Whether a prediction for so many images has nothing better to go by than the source's statistics."""
+        return self.undecided and images < FEW
+
+    def forget(self) -> None:
+        """Back to where no batch was seen; what the layers hold is for the caller to put back."""
+        self.steps, self._stream = 0, {}
+        if self._is_auto:
+            self._become("batch")
+            self.undecided = True
+
+    def state(self) -> dict[str, Tensor]:
+        """What the next step depends on beside the layers' buffers and `steps`."""
+        return {f"stream.{name}": tensor for name, tensor in self._stream.items()}
+
+    def restore(self, state: Mapping[str, Tensor], steps: int) -> None:
+        """The inverse of `state`, of an adapter that had made so many steps."""
+        self.forget()
+        if steps:
+            self.undecided = False
+            if state and self._is_auto:
+                self._become("stream")
+        self.steps = steps
+        like = {name: m.running_mean for name, m in self.norms.items()}
+        stream = {name.removeprefix("stream."): tensor for name, tensor in state.items()}
+        self._stream = {name: tensor.to(like[name].device, copy=True) for name, tensor in stream.items()}
+
+    def _become(self, policy: str) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self.policy = policy
+        for name, module in self.norms.items():
+            module.momentum, module.track_running_stats = self._flags[name]
+        self._attach()
 
     @property
     def single(self) -> str | None:
         """Why a batch of one image cannot be normalised, and what to do; nothing if it can."""
         if any(isinstance(module, _BatchNorm) for module in self._without_source):
             return "the network has batch norms without running statistics, so give more images at once"
+        if self.undecided:
+            return None
         if self.policy == "batch" and any(isinstance(module, _BatchNorm) for module in self.norms.values()):
-            return (
-                'give more images at once, or choose statistics="running" or statistics="blend", '
-                "which work with single images"
-            )
+            return 'give more images at once, or choose statistics="stream", which works with single images'
         return None
 
     @property
     def of_batch(self) -> bool:
         """Whether predictions take other statistics than those that `export` would bake in."""
-        return self.policy not in ("running", "source") and bool(self.norms)
+        return self.policy not in ("stream", "running", "source") and bool(self.norms)
 
     @property
     def buffers(self) -> list[str]:
@@ -125,6 +187,9 @@ class Statistics:
         for module in norms:
             # new tensors, not in place: backward needs the old ones
             module.running_mean, module.running_var = next(averages), next(averages)
+        if self._stream and not self._ranks.synchronised:
+            streams = self._ranks.average(list(self._stream.values()))
+            self._stream = dict(zip(self._stream, streams, strict=True))
 
     def untouched(self) -> contextlib.AbstractContextManager[None]:
         """Within, a forward pass leaves no trace: an instance norm rounds what it should leave as it is."""
@@ -145,13 +210,14 @@ class Statistics:
     def hold(self) -> Callable[[], None]:
         """Remember the statistics as they are; what this returns puts them back."""
         steps, changing = self.steps, self._changing() if self.norms else []
+        self._held_stream = stream = dict(self._stream)  # whose tensors are replaced, never written to
         if len(self._held) != len(changing):
             self._held = [tensor.clone() for tensor in changing]
         if changing:
             torch._foreach_copy_(self._held, changing)
 
         def put_back() -> None:
-            self.steps = steps
+            self.steps, self._stream = steps, dict(stream)
             if changing:
                 torch._foreach_copy_(self._changing(), self._held)
 
@@ -167,11 +233,13 @@ class Statistics:
         }
         for name, buffer in now:
             norms[name]._buffers[buffer] = held[f"{name}.{buffer}"].clone()
+        stream, self._stream = self._stream, dict(self._held_stream)
         self._switch(norms.values(), updating=True)
         try:
             yield
         finally:
             self._switch(norms.values(), updating=False)
+            self._stream = stream
             for (name, buffer), tensor in now.items():
                 norms[name]._buffers[buffer] = tensor
 
@@ -207,10 +275,21 @@ class Statistics:
         for name, module in self.norms.items():
             # Only the flag of the layer itself: some norms have a dropout among their children.
             module.training = self.policy == "batch"
-            if self.policy in ("running", "blend") and isinstance(module, _BatchNorm):
+            if self.policy in _MIXED and isinstance(module, _BatchNorm):
                 hook = functools.partial(self._renormalise, name)
                 self._hooks.append(module.register_forward_pre_hook(hook))
+        self._taking = {m for m in self.norms.values() if self._takes_mixture(m)}
         self._switch(self.norms.values(), updating=False)
+
+    def _takes_mixture(self, module: _NormBase) -> bool:
+        """Whether a layer does by itself what `_renormalise` does by moving its input."""
+        if not self._lean or self.policy not in _MIXED or not isinstance(module, _BatchNorm):
+            return False
+        # such a layer is told the batch's share as a number, for which another device would be waited for
+        is_near = self.policy != "stream" or _mean_and_var(module)[0].device.type == "cpu"
+        if module not in self._can_take:
+            self._can_take[module] = takes_mixture(module)
+        return is_near and self._can_take[module]
 
     def _switch(self, norms: Iterable[_NormBase], *, updating: bool) -> None:
         self._updating = updating
@@ -232,7 +311,7 @@ class Statistics:
         gradient flows through the batch's share of mean and var, as it does in training mode.
         """
         assert isinstance(module, _NormBase)
-        if self.policy == "running" and not self._updating:
+        if self.policy in ("stream", "running") and not self._updating:
             return None
         x = inputs[0]
         mixture = functools.partial(self._mixture, name, module, self._ranks.scaled(x.shape[0]))
@@ -240,7 +319,7 @@ class Statistics:
         if module in self._taking and not is_checkpointed():
             mix_next(held_mean, mixture)  # and the layer itself does all that follows
             return None
-        mean, var, _ = mixture(*self._ranks.moments(x.to(held_mean.dtype)))
+        mean, var, *_ = mixture(*self._ranks.moments(x.to(held_mean.dtype)))
         held_mean, held_var = _mean_and_var(module)
         shape = (1, -1, *[1] * (x.ndim - 2))
         scale = ((held_var + module.eps) / (var + module.eps)).sqrt()
@@ -249,23 +328,44 @@ class Statistics:
 
     def _mixture(
         self, name: str, module: _NormBase, count: int, batch_mean: Tensor, batch_var: Tensor
-    ) -> tuple[Tensor, Tensor, float]:
-        """What a batch is normalised with, and its own share in that; moves the statistics that are held."""
-        if self.policy == "running":
-            (source_mean, source_var), share = _mean_and_var(module), self.momentum
+    ) -> Mixed:
+        """What a batch is normalised with; moves the statistics that are held."""
+        if self.policy == "stream":
+            mixed = self._stream_mixture(name, module.eps, count, batch_mean, batch_var)
+            weight = 1.0
         else:
-            source_mean, source_var = self._source[name]
-            share = count / (count + self.pseudo_count)
-        mean = torch.lerp(source_mean, batch_mean, share)
-        var = torch.lerp(source_var, batch_var, share)
+            mixed, weight = self._weighted_mixture(name, module, count, batch_mean, batch_var)
         if self._updating:
-            weight = 1.0 if self.policy == "running" else 1 / self.steps
             held_mean, held_var = _mean_and_var(module)
             # New tensors, not in place: a layer that is used twice needs the old ones in backward.
             # Past the checks of a module's attributes, which take longer than this does.
-            module._buffers["running_mean"] = torch.lerp(held_mean, mean.detach(), weight)
-            module._buffers["running_var"] = torch.lerp(held_var, var.detach(), weight)
-        return mean, var, share
+            module._buffers["running_mean"] = torch.lerp(held_mean, mixed.mean.detach(), weight)
+            module._buffers["running_var"] = torch.lerp(held_var, mixed.var.detach(), weight)
+        return mixed
+
+    def _stream_mixture(self, name: str, eps: float, count: int, mean: Tensor, var: Tensor) -> Mixed:
+        source = self._source[name]
+        before = self._stream.get(name)
+        if before is None:
+            before = nothing_seen(len(source.mean), source.mean)
+        z = displacement(source, mean, var, eps)
+        self._stream[name], moved, share, part = followed(before, z, count)
+        mixed = mixed_with_source(source, moved, share, eps)
+        return Mixed(mixed.mean, mixed.var, share * part, mixed.mean.detach())
+
+    def _weighted_mixture(
+        self, name: str, module: _NormBase, count: int, batch_mean: Tensor, batch_var: Tensor
+    ) -> tuple[Mixed, float]:
+        """The mixture by a fixed weight, and how far it moves what the layer holds."""
+        if self.policy == "running":
+            (source_mean, source_var), share, weight = _mean_and_var(module), self.momentum, 1.0
+        else:
+            source_mean, source_var = self._source[name]
+            share = count / (count + self.pseudo_count)
+            weight = 1 / self.steps if self._updating else 0.0
+        mean = torch.lerp(source_mean, batch_mean, share)
+        var = torch.lerp(source_var, batch_var, share)
+        return Mixed(mean, var, share, batch_mean), weight
 
 
 def _mean_and_var(module: _NormBase) -> tuple[Tensor, Tensor]:

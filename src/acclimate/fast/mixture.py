@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,13 +11,25 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Mixture", "mix_next", "mixture_for", "takes_mixture"]
+__all__ = ["Mixed", "Mixture", "mix_next", "mixture_for", "takes_mixture"]
 
 _NOTE: Final = "_acclimate_mixture"
 """Attribute of a running mean by which the next ``F.batch_norm`` is told what to mix it with."""
 
-Mixture = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, float]]
-"""Mean and variance of a batch to those that it is normalised with, and the share of the batch in them."""
+
+class Mixed(NamedTuple):
+    """What a batch is normalised with, in part made of the batch."""
+
+    mean: Tensor
+    var: Tensor
+    share: float | Tensor
+    """The part of the batch, through which its gradient flows."""
+    centre: Tensor
+    """What the variance's gradient is taken about: d var / d x = 2 share (x - centre) / count."""
+
+
+Mixture = Callable[[Tensor, Tensor], Mixed]
+"""Mean and variance of a batch to those that it is normalised with."""
 
 
 def mix_next(running_mean: Tensor, mixture: Mixture) -> None:

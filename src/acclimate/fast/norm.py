@@ -39,7 +39,7 @@ class _Norm(NamedTuple):
     share: float = 0.0
     """Of the statistics of ``x`` itself in these, through which its gradient flows too."""
     own_mean: Tensor | None = None
-    """Its own mean, if that is not all of it."""
+    """What its gradient counts deviations from, if not from ``line.mean``."""
     gradients: Gradients | None = None
     """Where that of ``x`` is added up, if not by autograd."""
     ranks: Ranks = ALONE
@@ -101,8 +101,9 @@ class Norms:
         share, own_mean = 1.0, None
         if mixed is not None:
             with torch.no_grad():
-                own_mean, own_var = self._ranks.combined(*_own_statistics(own, part, kernels))
-                mean, var, share = mixed(own_mean, own_var)
+                of_batch = self._ranks.combined(*_own_statistics(own, part, kernels))
+                mean, var, its_share, own_mean = mixed(*of_batch)
+                share = float(its_share)
         elif training:
             with torch.no_grad():
                 mean, var = self._statistics(own, part, running_mean, running_var, momentum, kernels)

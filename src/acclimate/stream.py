@@ -1,0 +1,91 @@
+"""How far a stream has moved a layer's moments from the source's, and what share of that to correct.
+
+Of each batch norm two moments are followed per channel, in units of the source's standard deviation σ:
+
+    z = ((mean(x) - μ) / σ,  (mean((x - μ)²) / σ² - 1) / √2)
+
+Both are zero on the source's own images, whatever the size of the batch, which is not so of a batch's variance: that of
+few images leaves out how much images differ from each other. d is the average of z over about the last `WINDOW` images.
+What it is worth is seen from the batches that come:
+
+    predicted = <z, d> / <d, d>     of the *next* batch's z, averaged: 1 if the shift stays, 0 if d was only noise
+    natural   = n |z - d|²          by how much one image differs from the stream it is in, averaged
+    share     = r / (r + 1),  r = predicted |d|² / natural
+
+So the correction is small where the stream has moved by less than images differ anyway: a network trained on such
+images can take that, and what matching each channel costs would be more. Mean and variance are those of a mixture, of
+which ``share`` has the stream's moments and the rest the source's.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["FEW", "WINDOW", "Moments", "displacement", "followed", "mixed_with_source", "nothing_seen"]
+
+WINDOW: Final = 64
+"""Images that a stream's average is made of, about; chosen on validation corruptions by benchmarks/small_batches.py."""
+FEW: Final = 32
+"""Batches of fewer images are followed as a stream, unless it is said otherwise."""
+_TALLIES: Final = 5
+
+
+class Moments(NamedTuple):
+    """Mean and variance of every channel."""
+
+    mean: Tensor
+    var: Tensor
+
+
+def nothing_seen(channels: int, like: Tensor) -> Tensor:
+    """The state of a layer before the first batch: d and its tallies, in one tensor that can be saved."""
+    return like.new_zeros(2 * channels + _TALLIES)
+
+
+def followed(state: Tensor, z: Tensor, images: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The state after a batch, d with the gradient of that batch, the share to correct, the batch's part of d."""
+    before, tallies = state[:-_TALLIES], state[-_TALLIES:]
+    with torch.no_grad():
+        seen = z.detach()
+        is_later = (tallies[0] > 0).to(z.dtype)  # nothing was predicted for the first batch
+        off = seen - before
+        new = torch.stack(
+            [
+                torch.ones_like(is_later),
+                seen.dot(before),
+                before.dot(before),
+                off.dot(off) * images * is_later,
+                is_later,
+            ]
+        )
+        tallies = tallies * (1 - 1 / WINDOW) ** images + new * images
+        weight, agreement, length, apart, compared = tallies.unbind()
+        part = images / weight
+        tiny = torch.finfo(z.dtype).tiny
+        predicted = (agreement / length.clamp_min(tiny)).clamp(0, 1)
+        natural = apart / compared.clamp_min(tiny)
+    moved = before + part * (z - before)
+    with torch.no_grad():
+        after = moved.detach()
+        signal = predicted * after.dot(after)
+        share = signal / (signal + natural).clamp_min(tiny)
+    return torch.cat([after, tallies]), moved, share, part
+
+
+def displacement(source: Moments, mean: Tensor, var: Tensor, eps: float) -> Tensor:
+    """z of a batch with this mean and variance."""
+    scale = source.var + eps
+    off = mean - source.mean
+    return torch.cat([off * scale.rsqrt(), ((var - source.var + off * off) / scale) * 0.5**0.5])
+
+
+def mixed_with_source(source: Moments, moved: Tensor, share: Tensor, eps: float) -> Moments:
+    """Mean and variance of a mixture: ``share`` of it has the moments that ``moved`` says, the rest the source's."""
+    scale = source.var + eps
+    first, second = moved.chunk(2)
+    off = share * first * scale.sqrt()
+    var = source.var + share * second * (2**0.5 * scale) - off * off
+    return Moments(source.mean + off, var.clamp_min(0))
