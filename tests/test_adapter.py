@@ -40,7 +40,7 @@ def test_tent_is_a_plain_loop_to_the_last_bit(name: str) -> None:
     model = resnet() if name == "small" else import_torchvision().models.resnet18(num_classes=7)
     batches = [images(16, seed=i, size=32) for i in range(4)]
     plain, expected = plain_tent(model, batches)
-    adapter = Adapter(model, "tent", fast=False)
+    adapter = Adapter(model, "tent", statistics="batch", fast=False)
     for x, logits in zip(batches, expected, strict=True):
         assert torch.equal(adapter(x), logits)
     parameters = dict(plain.named_parameters())
@@ -54,7 +54,7 @@ def test_the_fast_step_is_a_plain_step_to_five_digits(name: str) -> None:
     model = resnet() if name == "small" else import_torchvision().models.resnet18(num_classes=7)
     batches = [images(16, size=96)]
     plain, (expected,) = plain_tent(model, batches)
-    adapter = Adapter(model, "tent")
+    adapter = Adapter(model, "tent", statistics="batch")
     torch.testing.assert_close(adapter(batches[0]), expected, rtol=1e-5, atol=1e-5)
     parameters = dict(plain.named_parameters())
     for key, parameter in adapter._engine.prepared.parameters.items():
@@ -63,7 +63,7 @@ def test_the_fast_step_is_a_plain_step_to_five_digits(name: str) -> None:
 
 def test_fit_without_shuffling_is_the_same_loop() -> None:
     plain, _ = plain_tent(resnet(), BATCHES * 2)
-    adapter = Adapter(resnet(), "tent", fast=False)
+    adapter = Adapter(resnet(), "tent", statistics="batch", fast=False)
     adapter.fit(BATCHES, epochs=2, shuffle=False)
     parameters = dict(plain.named_parameters())
     assert all(torch.equal(p, parameters[name]) for name, p in adapter._engine.prepared.parameters.items())
@@ -96,7 +96,7 @@ def test_slr_is_a_plain_loop_with_adam_cosine_and_the_class_distribution() -> No
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    adapter = Adapter(resnet(), "slr", setting="paper")
+    adapter = Adapter(resnet(), "slr", setting="paper", statistics="batch", full_batch=0)
     history = adapter.fit(BATCHES, epochs=2, shuffle=False)
     assert history.loss == pytest.approx(losses, abs=1e-5)
     assert history.lr == pytest.approx(rates, rel=1e-9)
@@ -119,7 +119,7 @@ def test_bn_is_train_mode_and_source_is_eval_mode() -> None:
     for m in reference.modules():
         if isinstance(m, nn.BatchNorm2d):
             m.train()
-    assert torch.equal(Adapter(model, "bn", fast=False)(x), reference(x))
+    assert torch.equal(Adapter(model, "bn", statistics="batch", fast=False)(x), reference(x))
 
 
 def test_identity_transformation_changes_no_logit() -> None:
@@ -158,7 +158,7 @@ def adapter_state_and_prediction(adapter: Adapter) -> Tensor:
 METHODS_TO_RESET = ["bn", "tent", "slr", "hlr+it"]
 
 
-@pytest.mark.parametrize("statistics", ["batch", "running", "blend", "source"])
+@pytest.mark.parametrize("statistics", ["auto", "batch", "stream", "running", "blend", "source"])
 @pytest.mark.parametrize("method", METHODS_TO_RESET)
 def test_reset_restores_every_tensor_and_the_future(method: str, statistics: str) -> None:
     adapter = Adapter(resnet(), method, normalize=NORMALIZE, statistics=statistics)
@@ -261,10 +261,10 @@ def test_a_prior_is_where_the_class_distribution_starts() -> None:
 
 def test_a_small_batch_takes_a_part_of_the_learning_rate_and_says_so() -> None:
     adapter = Adapter(resnet(), "slr", lr=0.01)
-    for count in (4, 16, 24):
+    for count in (4, 64, 72):
         adapter(images(count))
-    assert adapter.history.lr == pytest.approx([0.01 * (4 / 16) ** 1.5, 0.01, 0.01])
-    assert adapter.notes[-1].startswith("a batch of 4 takes 0.12 of the learning rate")
+    assert adapter.history.lr == pytest.approx([0.01 * (4 / 64) ** 1.5, 0.01, 0.01])
+    assert adapter.notes[-1].startswith("a batch of 4 takes 0.016 of the learning rate")
     adapter.reset()
     assert not any("learning rate" in note for note in adapter.notes)
 
@@ -276,9 +276,9 @@ def test_every_batch_takes_all_of_it_where_that_is_asked_for_and_with_sgd() -> N
         assert not any("learning rate" in note for note in adapter.notes)
 
 
-def test_from_sixteen_images_on_nothing_changes_to_the_last_bit() -> None:
+def test_from_64_images_on_nothing_changes_to_the_last_bit() -> None:
     """And with fewer, something does."""
-    for count, equal in ((16, True), (15, False)):
+    for count, equal in ((64, True), (63, False)):
         scaled, whole = (Adapter(resnet(), "slr", **more) for more in ({}, {"full_batch": 0}))
         for adapter in (scaled, whole):
             for seed in range(3):
@@ -287,7 +287,9 @@ def test_from_sixteen_images_on_nothing_changes_to_the_last_bit() -> None:
 
 
 def test_online_learning_rate_is_constant_unless_the_number_of_steps_is_given() -> None:
-    constant, decaying = (Adapter(resnet(), "slr", setting="paper", steps=steps) for steps in (None, 3))
+    constant, decaying = (
+        Adapter(resnet(), "slr", setting="paper", full_batch=0, steps=steps) for steps in (None, 3)
+    )
     decaying.fit(BATCHES, 1)  # whose steps are not online calls
     decaying._engine.history = type(decaying.history)()
     for x in BATCHES[:3]:

@@ -16,11 +16,11 @@ from networks import BATCHES, CLASSES, NORMALIZE, adapted_state, images, resnet,
 
 
 def test_a_batch_of_one_needs_other_statistics() -> None:
-    with pytest.raises(InputError, match=r'statistics="running" or statistics="blend"'):
-        Adapter(resnet(), "slr")(images(1))
+    with pytest.raises(InputError, match=r'statistics="stream", which works with single images'):
+        Adapter(resnet(), "slr", statistics="batch")(images(1))
     with pytest.raises(InputError, match="batch of one"):
-        Adapter(resnet(), "bn").predict(images(1))
-    for statistics in ("running", "blend"):
+        Adapter(resnet(), "bn", statistics="batch").predict(images(1))
+    for statistics in ("auto", "stream", "running", "blend"):
         adapter = Adapter(resnet(), "slr", statistics=statistics)
         assert adapter(images(1)).isfinite().all()
     assert Adapter(resnet(), "source")(images(1)).shape == (1, CLASSES)
@@ -182,7 +182,7 @@ def test_a_normalisation_that_contradicts_the_weights_is_a_warning() -> None:
 
 @pytest.mark.parametrize("wrong", [BATCHES[0] * 255, (BATCHES[0] - 0.5) / 0.2])
 def test_pixels_outside_their_range_are_a_warning_once(wrong: Tensor) -> None:
-    adapter = Adapter(resnet(), normalize=NORMALIZE)
+    adapter = Adapter(resnet(), normalize=NORMALIZE, statistics="batch")
     with pytest.warns(AcclimateWarning, match="were they normalised before, or are they bytes"):
         adapter(wrong)
     adapter(wrong)

@@ -184,7 +184,7 @@ def test_what_is_not_known_is_said(lab: Path) -> None:
     with pytest.raises(OptionError, match=r"give normalize \(--normalize\), MEAN/STD"):
         acclimate.adapt(silent, lab / "photos")
     with pytest.raises(OptionError, match="does not say what its input was normalised with"):
-        Adapter(silent).fit(open_data(lab / "photos"))
+        Adapter(silent, "bn").fit(open_data(lab / "photos"))
     small = open_data(lab / "photos").subset(range(4))
     with pytest.warns(AcclimateWarning, match=r"enlarged to 224, .* \(size, --size\)"):
         acclimate.adapt(silent, small, "bn", normalize="none", gate="off", epochs=1)

@@ -27,6 +27,7 @@ GOOD = Look(
     logit_norm=8.0,
     top_share=0.0,
     possible_entropy=2.3,
+    images=64,
 )
 BAD = {
     "finite": {"loss": math.nan},
@@ -40,7 +41,9 @@ BAD = {
 
 
 def made(**options: Any) -> Adapter:
-    return Adapter(resnet(), "slr", normalize=NORMALIZE, **options)
+    return Adapter(
+        resnet(), "slr", normalize=NORMALIZE, **{"statistics": "batch", "full_batch": 0, **options}
+    )
 
 
 def state_of(adapter: Adapter) -> dict[str, Tensor]:
@@ -148,7 +151,7 @@ def test_nobody_is_given_an_update_that_was_not_looked_at(use: str, tmp_path: Pa
 
 def test_after_some_alarms_it_is_bn() -> None:
     adapter = made(lr=1e9, optimizer="sgd", schedule="constant")
-    bn = Adapter(resnet(), "bn", normalize=NORMALIZE)
+    bn = Adapter(resnet(), "bn", normalize=NORMALIZE, statistics="batch")
     quietly(adapter, images(64))
     quietly(bn, images(64))
     assert len(adapter.history.alarms) == 5
@@ -202,7 +205,7 @@ class Scaled(nn.Module):
 
 
 def test_images_that_are_odd_for_the_source_too_teach_nothing_and_cost_nothing() -> None:
-    adapter = Adapter(Scaled(), "tent", lr=1e-6)
+    adapter = Adapter(Scaled(), "tent", lr=1e-6, statistics="batch")
     for seed in range(3):
         adapter(images(16, seed=seed))
     before, rate = state_of(adapter), adapter._engine.guard.rate
@@ -226,3 +229,14 @@ def test_a_loss_that_is_no_number_is_still_an_error() -> None:
     assert equal(state_of(adapter), before)
     assert adapter.history.alarms == []
     assert adapter._engine.guard.rate == 1.0
+
+
+def test_single_images_of_different_lengths_are_no_alarm_and_a_lasting_change_is() -> None:
+    """One image's logits may be several times as long as another's; sixteen images in a row are not."""
+    guard = Guard([torch.ones(4)], active=True)
+    lengths = torch.empty(200).log_normal_(1.0, 0.8, generator=torch.Generator().manual_seed(0)).tolist()
+    assert max(lengths) > 4 * sum(lengths) / 200
+    for length in lengths:
+        assert guard.finding(GOOD._replace(logit_norm=length, images=1)) is None
+    found = [guard.finding(GOOD._replace(logit_norm=6 * length, images=1)) for length in lengths[:32]]
+    assert "logits" in found

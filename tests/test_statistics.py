@@ -113,7 +113,7 @@ def test_predicting_leaves_no_trace(policy: str) -> None:
     assert same(before, state(prepared.model))
 
 
-@pytest.mark.parametrize("policy", ["running", "blend", "source"])
+@pytest.mark.parametrize("policy", ["stream", "running", "blend", "source"])
 def test_single_images_work(policy: str) -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(4)
@@ -159,7 +159,8 @@ def test_a_layer_that_is_used_twice_has_the_gradient_of_torch(policy: str, optio
 
 
 def test_which_policies_need_more_than_one_image() -> None:
-    assert 'statistics="running"' in (prepare(resnet()).statistics.single or "")
+    assert 'statistics="stream"' in (prepare(resnet(), statistics="batch").statistics.single or "")
+    assert prepare(resnet(), statistics="auto").statistics.single is None
     layer_norm = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.LayerNorm(4))
     assert prepare(layer_norm, freeze="none").statistics.single is None
     untracked = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
@@ -192,7 +193,7 @@ def test_detached_layers_are_as_they_were_found() -> None:
                 assert not module._forward_pre_hooks
                 if isinstance(module, nn.BatchNorm2d):
                     assert (module.momentum, module.track_running_stats) == (0.1, True)
-        assert prepared.model.bn1.training == (policy == "batch")
+        assert prepared.model.bn1.training == (policy in ("auto", "batch"))
 
 
 def test_unknown_policies_are_refused() -> None:

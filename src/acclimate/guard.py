@@ -42,6 +42,7 @@ _EVERY = 10  # updates between two of them
 _FALLS = 4  # of the learning rate, each to a tenth; the next alarm is the last
 _PATIENCE = 10  # batches in a row that are taken to be odd themselves, before the network is doubted again
 _BEGINNING = 10  # steps that say how long logits and gradients are
+_ENOUGH = 16  # images whose mean length of the logits tells one network from another
 
 
 class Look(NamedTuple):
@@ -58,6 +59,8 @@ class Look(NamedTuple):
     """Share of the commonest class in p_t; if it is too large, but not many times its prior, 0."""
     possible_entropy: float = 0.0
     """Of p_t, for so many images and this prior."""
+    images: int = 0
+    """Images of the batch, on all ranks."""
 
 
 def look_at(numbers: Numbers, followed: ClassDistribution, guard: Guard, images: int) -> Look:
@@ -71,6 +74,7 @@ def look_at(numbers: Numbers, followed: ClassDistribution, guard: Guard, images:
         numbers.logit_norm,
         share,
         followed.possible_entropy(images),
+        images,
     )
 
 
@@ -171,6 +175,7 @@ class Guard:
         self._falls = 0
         self._odd_batches = 0  # in a row, from which nothing was learned
         self._drift: float | None = 0.0
+        self._logit_norm: float | None = None  # of the last steps, smoothed
         self._lengths: list[tuple[float, float]] = []  # of logits and gradients, at the beginning
         self._means: tuple[int, float | None, float | None] = (0, None, None)  # of so many of them
 
@@ -186,7 +191,8 @@ class Guard:
     def finding(self, look: Look) -> str | None:
         """The first signal that is out of bounds; without one, what is looked at becomes part of the past."""
         self.unchecked = False
-        seen = _Seen(look, self._drift, *self._beginning())
+        logit_norm = self._smoothed(look)
+        seen = _Seen(look._replace(logit_norm=logit_norm), self._drift, *self._beginning())
         for name, signal in SIGNALS.items():
             value = signal.value(seen)
             if value is not None and not signal.low <= value <= signal.high:
@@ -194,10 +200,20 @@ class Guard:
                 return name
         self._drift = look.drift
         if look.logit_norm is not None:
-            self._odd_batches = 0
+            self._odd_batches, self._logit_norm = 0, logit_norm
             if len(self._lengths) < _BEGINNING:
                 self._lengths.append((look.logit_norm, look.gradient_norm))
         return None
+
+    def _smoothed(self, look: Look) -> float | None:
+        """The length of the logits, averaged over about `_ENOUGH` images where a batch has fewer.
+
+        That of one image may be several times that of another, which says nothing of the network.
+        """
+        now, before = look.logit_norm, self._logit_norm
+        if now is None or before is None or not math.isfinite(now):
+            return now
+        return before + min(1.0, look.images / _ENOUGH) * (now - before)
 
     def keep(self, step: int, make: Callable[[], State]) -> None:
         """Remember a state that had nothing to be said against it, if none is recent."""
@@ -282,4 +298,13 @@ class Guard:
         self.alarms.append(Alarm(step, name, value, limit, action, message))
 
 
-_NUMBERS: Final = ("rate", "stopped", "unchecked", "_falls", "_odd_batches", "_drift", "_lengths")
+_NUMBERS: Final = (
+    "rate",
+    "stopped",
+    "unchecked",
+    "_falls",
+    "_odd_batches",
+    "_drift",
+    "_logit_norm",
+    "_lengths",
+)

@@ -129,7 +129,7 @@ _SLR: Final = Method(
     diversity=True,
     optimizer="adam",
     lr=6e-4,
-    full_batch=16,  # Adam's steps are as long for a gradient of noise: benchmarks/streams.py
+    full_batch=64,  # Adam's steps are as long for a gradient of noise: benchmarks/small_batches.py
     schedule="cosine",
 )
 _ROWS: Final = (

@@ -53,7 +53,7 @@ def lr_share(method: Method, images: int) -> float:
 
     >>> from acclimate.methods import METHODS
     >>> [lr_share(METHODS["slr"], images) for images in (1, 4, 16, 64)]
-    [0.015625, 0.125, 1.0, 1.0]
+    [0.001953125, 0.015625, 0.125, 1.0]
     """
     return 1.0 if images >= method.full_batch else float((images / method.full_batch) ** 1.5)
 

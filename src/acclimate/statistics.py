@@ -1,7 +1,7 @@
 """Where batch normalisation takes its mean and variance from while the network adapts.
 
     batch      the batch at hand; the target's average is kept beside it for `export`
-    stream     source and stream mixed, as far as the stream has moved and that can be relied on: see `stream.py`
+    stream     source and stream mixed, as far as the stream has moved: `stream.py` has the formulas
     running    a running average that starts at the source's and moves by `momentum` with every batch
     blend      source and batch mixed as N / (N + n) and n / (N + n): N the pseudo-count, n the batch
     source     the source's, unchanged
@@ -83,7 +83,7 @@ class Statistics:
         self._attach()
 
     def decide(self, images: int) -> None:
-        """With ``auto``, take the policy for batches like this first one, of so many images on all ranks."""
+        """Choose a policy for ``auto`` by the size of the first batch, of all ranks."""
         if self.undecided:
             self.undecided = False
             if images < FEW:
@@ -95,12 +95,12 @@ class Statistics:
         if not self._is_auto or self.undecided or self.policy == "batch" or not self.norms:
             return ()
         return (
-            f"batches of fewer than {FEW} images: source and stream are mixed (statistics=\"stream\"); "
+            f'batches of fewer than {FEW} images: source and stream are mixed (statistics="stream"); '
             'statistics="batch" takes those of the batch alone',
         )
 
     def suits_source(self, images: int) -> bool:
-        """Whether a prediction for so many images has nothing better to go by than the source's statistics."""
+        """Whether to predict so few images as the source does: no batch has decided yet."""
         return self.undecided and images < FEW
 
     def forget(self) -> None:
@@ -122,9 +122,9 @@ class Statistics:
             if state and self._is_auto:
                 self._become("stream")
         self.steps = steps
-        like = {name: m.running_mean for name, m in self.norms.items()}
-        stream = {name.removeprefix("stream."): tensor for name, tensor in state.items()}
-        self._stream = {name: tensor.to(like[name].device, copy=True) for name, tensor in stream.items()}
+        for key, tensor in state.items():
+            name = key.removeprefix("stream.")
+            self._stream[name] = tensor.to(_mean_and_var(self.norms[name])[0].device, copy=True)
 
     def _become(self, policy: str) -> None:
         for hook in self._hooks:

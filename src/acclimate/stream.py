@@ -1,20 +1,20 @@
 """How far a stream has moved a layer's moments from the source's, and what share of that to correct.
 
-Of each batch norm two moments are followed per channel, in units of the source's standard deviation σ:
+Two moments of each channel are followed, in units of the source's standard deviation σ:
 
     z = ((mean(x) - μ) / σ,  (mean((x - μ)²) / σ² - 1) / √2)
 
-Both are zero on the source's own images, whatever the size of the batch, which is not so of a batch's variance: that of
-few images leaves out how much images differ from each other. d is the average of z over about the last `WINDOW` images.
-What it is worth is seen from the batches that come:
+Both are zero on average over the source's own images, for any size of batch. A batch's variance is not:
+that of a few images leaves out how much images differ from each other. d is the average of z over about the
+last `WINDOW` images. What it is worth is seen from the batches that come:
 
-    predicted = <z, d> / <d, d>     of the *next* batch's z, averaged: 1 if the shift stays, 0 if d was only noise
-    natural   = n |z - d|²          by how much one image differs from the stream it is in, averaged
-    share     = r / (r + 1),  r = predicted |d|² / natural
+    predicted = <z, d> / <d, d>     with z of the *next* batch, mean: 1 if the shift stays, 0 if it was noise
+    natural   = n |z - d|²          how much one image differs from the stream it is in, averaged
+    share     = r / (r + NATURAL),  r = predicted |d|² / natural
 
-So the correction is small where the stream has moved by less than images differ anyway: a network trained on such
-images can take that, and what matching each channel costs would be more. Mean and variance are those of a mixture, of
-which ``share`` has the stream's moments and the rest the source's.
+So the correction is small where the stream has moved by less than images differ anyway: a network trained
+on such images can take that, and matching each channel would cost more than it brings. Mean and variance are
+those of a mixture, of which ``share`` has the stream's moments and the rest the source's.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ from torch import Tensor
 __all__ = ["FEW", "WINDOW", "Moments", "displacement", "followed", "mixed_with_source", "nothing_seen"]
 
 WINDOW: Final = 64
-"""Images that a stream's average is made of, about; chosen on validation corruptions by benchmarks/small_batches.py."""
+"""Images that a stream's average is made of, about."""
+NATURAL: Final = 1.5
+"""The r at which half of a shift is corrected. Both were chosen on validation corruptions, with 10 and with
+1,000 classes, by benchmarks/small_batches.py."""
 FEW: Final = 32
-"""Batches of fewer images are followed as a stream, unless it is said otherwise."""
+"""With ``statistics="auto"``, a first batch of fewer images makes the policy `stream`."""
 _TALLIES: Final = 5
 
 
@@ -46,7 +49,10 @@ def nothing_seen(channels: int, like: Tensor) -> Tensor:
 
 
 def followed(state: Tensor, z: Tensor, images: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The state after a batch, d with the gradient of that batch, the share to correct, the batch's part of d."""
+    """Move the state of a layer by a batch.
+
+    Returns the state, d with the gradient of the batch, the share of d to correct, and the batch's part in d.
+    """
     before, tallies = state[:-_TALLIES], state[-_TALLIES:]
     with torch.no_grad():
         seen = z.detach()
@@ -71,7 +77,7 @@ def followed(state: Tensor, z: Tensor, images: int) -> tuple[Tensor, Tensor, Ten
     with torch.no_grad():
         after = moved.detach()
         signal = predicted * after.dot(after)
-        share = signal / (signal + natural).clamp_min(tiny)
+        share = signal / (signal + NATURAL * natural).clamp_min(tiny)
     return torch.cat([after, tallies]), moved, share, part
 
 
@@ -83,7 +89,7 @@ def displacement(source: Moments, mean: Tensor, var: Tensor, eps: float) -> Tens
 
 
 def mixed_with_source(source: Moments, moved: Tensor, share: Tensor, eps: float) -> Moments:
-    """Mean and variance of a mixture: ``share`` of it has the moments that ``moved`` says, the rest the source's."""
+    """Mean and variance of a mixture of the source and, in the given share, of what ``moved`` says."""
     scale = source.var + eps
     first, second = moved.chunk(2)
     off = share * first * scale.sqrt()
