@@ -157,6 +157,8 @@ CASES: dict[str, Callable[[], Found]] = {
     "online slr+it": lambda: online("slr+it"),
     "online running": lambda: online("slr", statistics="running"),
     "online blend": lambda: online("slr", statistics="blend"),
+    "online stream": lambda: online("slr", statistics="stream"),
+    "online stream outside": lambda: online("slr", kind="own forward", statistics="stream"),
     "online blend outside": lambda: online("slr", kind="own forward", statistics="blend"),
     "online source": lambda: online("slr", statistics="source"),
     "online objective": lambda: online("slr", objective=weighted),
@@ -165,6 +167,7 @@ CASES: dict[str, Callable[[], Found]] = {
     "single slr+it": lambda: fitted("slr+it", SINGLE, **SGD),
     "single shot": lambda: fitted("shot", SINGLE),
     "single slr without kernels": lambda: fitted("slr", SINGLE, fast=["layout", "weights"], steps=FEW, **SGD),
+    "single stream": lambda: online("slr", SINGLE, statistics="stream", **SGD),
     "single blend": lambda: online("slr", SINGLE, statistics="blend", **SGD),
 }
 

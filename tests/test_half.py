@@ -162,7 +162,7 @@ def test_what_goes_before_the_network_is_exported_in_its_type() -> None:
 
 
 def test_statistics_beyond_the_range_of_float16_are_told_of() -> None:
-    adapter = Adapter(stack(lambda: nn.BatchNorm2d(8)).half(), "bn", guard=False)
+    adapter = Adapter(stack(lambda: nn.BatchNorm2d(8)).half(), "bn", statistics="batch", guard=False)
     adapter(BATCHES[0] * 1e5)
     with pytest.warns(AcclimateWarning, match=r"1\.running_.* too large for the type they came in"):
         exported = adapter.export()

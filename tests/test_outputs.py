@@ -76,7 +76,7 @@ def test_logits_are_taken_for_nothing_else(classes: int, scale: float) -> None:
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_an_adapter_warns_once(kind: str) -> None:
-    adapter = Adapter(Through(OTHERS[kind]), "tent")
+    adapter = Adapter(Through(OTHERS[kind]), "tent", statistics="batch")
     first = told(lambda: adapter(images()))
     assert len(first) == 1
     assert kind in first[0]

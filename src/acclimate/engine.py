@@ -419,7 +419,9 @@ class Engine:
         if not (self.guard.active and learns):
             return Look(0.0, *self._measures(Shown(*seen))[:4])
         numbers = self._measures(Shown(*seen, *self.guard.way, logits))
-        return look_at(numbers, followed, self.guard, self._count(logits.shape[0]))
+        look = look_at(numbers, followed, self.guard, self._count(logits.shape[0]))
+        # the first batch of a stream is still normalised as the source is: no measure for the logits to come
+        return look._replace(logit_norm=None) if self.prepared.statistics.at_source else look
 
     def _overflows(self, look: Look) -> bool:
         """Whether the gradient is too large for float16 only, so that a smaller loss scale helps."""

@@ -90,6 +90,11 @@ class Statistics:
                 self._become("stream")
 
     @property
+    def at_source(self) -> bool:
+        """Whether the last step was by the source's statistics, as nothing was known of the stream yet."""
+        return self.policy == "stream" and self.steps == 1
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was decided by the first batch, in a sentence."""
         if not self._is_auto or self.undecided or self.policy == "batch" or not self.norms:

@@ -56,29 +56,23 @@ def followed(state: Tensor, z: Tensor, images: int) -> tuple[Tensor, Tensor, Ten
     before, tallies = state[:-_TALLIES], state[-_TALLIES:]
     with torch.no_grad():
         seen = z.detach()
-        is_later = (tallies[0] > 0).to(z.dtype)  # nothing was predicted for the first batch
         off = seen - before
-        new = torch.stack(
-            [
-                torch.ones_like(is_later),
-                seen.dot(before),
-                before.dot(before),
-                off.dot(off) * images * is_later,
-                is_later,
-            ]
-        )
-        tallies = tallies * (1 - 1 / WINDOW) ** images + new * images
-        weight, agreement, length, apart, compared = tallies.unbind()
+        is_later = (tallies[0] > 0).to(z.dtype)  # nothing was predicted for the first batch
+        weight = tallies[0] * (1 - 1 / WINDOW) ** images + images
         part = images / weight
+        products = [seen.dot(before), before.dot(before), off.dot(off) * images * is_later]
+        new = torch.stack([*(product / len(z) for product in products), is_later])
+        averages = tallies[1:] + part * (new - tallies[1:])
+        agreement, length, apart, compared = averages.unbind()
         tiny = torch.finfo(z.dtype).tiny
         predicted = (agreement / length.clamp_min(tiny)).clamp(0, 1)
         natural = apart / compared.clamp_min(tiny)
     moved = before + part * (z - before)
     with torch.no_grad():
         after = moved.detach()
-        signal = predicted * after.dot(after)
+        signal = predicted * after.dot(after) / len(z)
         share = signal / (signal + NATURAL * natural).clamp_min(tiny)
-    return torch.cat([after, tallies]), moved, share, part
+    return torch.cat([after, weight.view(1), averages]), moved, share, part
 
 
 def displacement(source: Moments, mean: Tensor, var: Tensor, eps: float) -> Tensor:
