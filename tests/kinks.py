@@ -112,7 +112,9 @@ def step(
         # without a rehearsal, so that the network runs once
         own = copy.deepcopy(model).to(way.dtype)
         options: dict[str, Any] = {"optimizer": "sgd", "lr": 1.0, "guard": False, "memory": "off"}
-        adapter = Adapter(own, method, normalize=normalize, fast=way.fast, **{"statistics": "batch", **options})
+        adapter = Adapter(
+            own, method, normalize=normalize, fast=way.fast, **{"statistics": "batch", **options}
+        )
         network = adapter._engine.network.model
         if watched:
             network.register_forward_pre_hook(lambda *_: watch.__enter__() and None)

@@ -28,9 +28,7 @@ from networks import NORMALIZE, adapted_state, images, resnet, same
 
 
 def make(model: nn.Module, memory: str, method: str = "tent", **options: Any) -> Adapter:
-    return Adapter(
-        model, method, memory=memory, normalize=NORMALIZE, **{"statistics": "batch", **options}
-    )
+    return Adapter(model, method, memory=memory, normalize=NORMALIZE, **{"statistics": "batch", **options})
 
 
 def three_steps(adapter: Adapter, count: int = 8, size: int = 16) -> tuple[list[Tensor], dict[str, Tensor]]:

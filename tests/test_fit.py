@@ -22,7 +22,7 @@ from networks import BATCHES, CLASSES, adapted_state, images, resnet, same
 
 def test_fit_shuffles_sorted_data_and_results_come_back_in_order() -> None:
     data = torch.cat([images(30, seed=0), images(30, seed=1) * 0.1])  # two kinds of images, sorted
-    adapter = Adapter(resnet(), "bn")
+    adapter = Adapter(resnet(), "bn", statistics="batch")
     by_loader = adapter.predict(DataLoader(TensorDataset(data, torch.zeros(60)), 20))
     by_tensor = adapter.predict(data, batch_size=20)
     assert torch.equal(by_loader, by_tensor)
@@ -184,7 +184,7 @@ def test_steps_are_made_in_other_threads_too() -> None:
 
 
 def test_a_fit_that_failed_before_its_first_step_does_not_stand_in_the_way() -> None:
-    adapter, fresh = Adapter(resnet(), "slr"), Adapter(resnet(), "slr")
+    adapter, fresh = (Adapter(resnet(), "slr", statistics="batch") for _ in range(2))
     with pytest.raises(InputError, match="batch of one"):
         adapter.fit(images(8), batch_size=1)
     assert adapter.fit(images(8), 2, batch_size=4) == fresh.fit(images(8), 2, batch_size=4)

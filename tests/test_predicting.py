@@ -319,7 +319,7 @@ def test_statistics_where_there_are_none_and_names_that_are_unknown() -> None:
     with pytest.raises(OptionError, match="unknown statistics of predictions 'running'"):
         adapter.predict(BATCHES[0], statistics="running")
     with pytest.raises(InputError, match="a batch of one image"):
-        Adapter(resnet()).predict(BATCHES[0][:1])
+        Adapter(resnet(), statistics="batch").predict(BATCHES[0][:1])
 
 
 def test_a_result_says_by_which_statistics_it_predicts() -> None:

@@ -303,8 +303,9 @@ def test_the_preflight_explains_itself() -> None:
     assert notes == (
         "found 7 BatchNorm2d",
         "224 values in 10 parameters adapt; the top is frozen from 'layer3' on",
-        "statistics of 7 layers: batch",
+        "statistics of 7 layers: by the size of the first batch",
     )
+    assert "statistics of 7 layers: stream" in prepare(resnet(), statistics="stream").notes
     assert "identity affines were added to '0', '2.0', '2.2', '5'" in " ".join(
         prepare(plain_network(), freeze="none").notes
     )
