@@ -230,7 +230,7 @@ def test_an_estimate_is_of_the_right_size(whole: Path) -> None:
     assert {kind.images for kind in found.kinds} == {96}
     assert found.work < found.seconds
     shown = table_of(found)
-    assert "4 cells are" in shown
+    assert "4 cells: " in shown
     assert "with one worker like this one" in shown
     with pytest.raises(InputError, match="no cells"):
         estimated([], "")
@@ -285,7 +285,8 @@ def test_torchrun_adapts_as_one_process_does(
     for name, value in theirs.items():
         if name == "guard.document":  # a text, in which the last digits of numbers differ
             continue
-        assert (ours[name].double() - value.double()).abs().max() < 1e-4, name
+        off = (ours[name].double() - value.double()).abs() / value.double().abs().clamp(min=1)
+        assert off.max() < 1e-4, name
     (record,) = read_records(tmp_path / "adapted.json")
     assert record["spec"]["ranks"] == 2
 
