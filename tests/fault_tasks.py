@@ -116,7 +116,7 @@ def _adapted(folder: Path, faults: Faults) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AcclimateWarning)
         adapt_images(
-            network(), image_set(), epochs=2, batch_size=8, resume=True, progress=False,
+            network(), image_set(), epochs=2, batch_size=8, resume=True, progress=False, normalize="none",
             asked=cells()[0].model_dump(mode="json"), on_step=faults.step,
             **{name: folder / file for name, file in names.items()},
         )  # fmt: skip

@@ -428,6 +428,8 @@ def test_a_small_imagenet_c_through_its_preset(tmp_path: Path) -> None:
                 path = tmp_path / corruption / "5" / wnid / f"{number}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
+    names = ["n01440764", "n01443537", *map(str, range(8))]  # of the network's ten outputs
+    (tmp_path / "classes.txt").write_text("\n".join(names))
     out = tmp_path / "out"
     options = [
         "--models",

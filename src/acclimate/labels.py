@@ -130,6 +130,7 @@ def statistics_of(adapter: Adapter, asked: str = "batch") -> str:
     return {
         "source": "the source's statistics",
         "batch": "the statistics of each batch",
+        "stream": "statistics of source and stream, mixed",
         "running": "a running average of statistics",
         "blend": "statistics of source and batch, blended",
     }[statistics.policy]
