@@ -31,7 +31,8 @@ def sorted_by_class() -> Iterator[Row]:
         adapter = Adapter(load_model(20), method, normalize=NORMALIZE, seed=SEED)
         right = [adapter(images[part]).argmax(1).eq(labels[part]) for part in order.split(batch)]
         yield {
-            "part": "sorted", "method": method, "batch": batch, "accuracy": percent(torch.cat(right).double().mean().item()),
+            "part": "sorted", "method": method, "batch": batch,
+            "accuracy": percent(torch.cat(right).double().mean().item()),
             "alarms": [alarm.signal for alarm in adapter.history.alarms],
         }  # fmt: skip
 

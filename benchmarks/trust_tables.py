@@ -74,13 +74,14 @@ def limits() -> str:
     stream = [row for row in record["rows"] if row["part"] == "sorted"]
     batches = {row["batch"]: [own for own in stream if own["batch"] == row["batch"]] for row in stream}
     shown = "; ".join(
-        f"in batches of {batch} " + ", ".join(f"`{row['method']}` {row['accuracy']:.1f}" for row in rows)
+        f"in batches of {batch} "
+        + ", ".join(f"`{row['method']}` {row['accuracy']:.1f}" for row in rows)
+        + f" ({sum(len(row['alarms']) for row in rows) or 'no'} alarms)"
         for batch, rows in batches.items()
     )
-    alarms = sum(len(row["alarms"]) for row in stream)
     text = (
-        f"CIFAR-10's ResNet-20, {record['protocol']['sorted']}; accuracy in %: {shown}; {alarms or 'no'} "
-        f"alarms. And learning rates far too high, {record['protocol']['rates']}:"
+        f"CIFAR-10's ResNet-20, {record['protocol']['sorted']}; accuracy in %: {shown}. "
+        f"And learning rates far too high, {record['protocol']['rates']}:"
     )
     rows = [
         [code([row["method"]]), f"{row['times']:,.0f}", f"{row['source']:.1f}", f"{row['bn']:.1f}",
