@@ -34,6 +34,7 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/few.py test
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/normalisation.py
+	$(BIN)/python benchmarks/small_batches.py
 	$(BIN)/python benchmarks/demo.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/agreement.py

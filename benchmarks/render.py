@@ -17,6 +17,7 @@ from grid_tables import grid_sections, mean_and_spread
 from normalisation_tables import normalisation
 from pages import DOCS, filled, of_which_images
 from records import RESULTS
+from small_batch_tables import small_batches
 from speed_tables import headline, speed_sections
 
 from acclimate.corruptions import CORRUPTIONS
@@ -327,6 +328,7 @@ def pages() -> dict[Path, str]:
         README: {"demo": demo, "speed": headline()},
         DOCS / "index.md": {"demo": demo},
         DOCS / "corruptions.md": corruptions(),
+        DOCS / "choosing.md": {"small_batches": small_batches()},
         DOCS / "failures.md": {"normalisation": normalisation()},
         DOCS / "fast.md": {"speed": speed_sections().rstrip()},
     }
