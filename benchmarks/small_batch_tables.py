@@ -35,7 +35,7 @@ def small_batches() -> str:
     told = (
         "Points gained on the source's accuracy, online, over 13 kinds of images: clean ones and the four "
         f"validation corruptions at severities 1, 3 and 5. Images of each kind: {images}. *Less than half*: "
-        "kinds in which less than half is gained of what `bn` gains with batches of 64, which take the batch's "
+        "kinds in which less than half is gained of what `bn` gains with batches of 64, which take a batch's "
         "own statistics."
     )
     origin = "; ".join(f"{name} {value}" for name, value in record["origin"].items())
