@@ -41,6 +41,7 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/speed.py --only kept --name speed_kept
 	$(BIN)/python benchmarks/compiled.py
 	$(BIN)/python benchmarks/precision.py
+	$(BIN)/python benchmarks/limits.py
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/fuzz.py
