@@ -207,3 +207,14 @@ def test_published_figures_are_held_against_the_same_experiment() -> None:
     assert not against_published([record("slr", 50, severity=4)])
     for other in ("demo", "resnet50", "resnet50.IMAGENET1K_V2"):
         assert not against_published([record("slr", 50, network={"name": other, "weights": None})])
+
+
+def test_a_factory_says_which_published_figures_its_network_is_compared_with() -> None:
+    own = record("slr", 50, network={"name": "lab:net", "weights": None}, corruption="fog")
+    assert not against_published([own])
+    own["spec"]["paper_name"] = "resnet50"
+    (first, *_) = against_published([own])
+    (same, *_) = against_published([record("slr", 50, corruption="fog")])
+    assert first == same
+    own["spec"]["paper_name"] = "efficientnet"
+    assert not against_published([own])

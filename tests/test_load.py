@@ -33,6 +33,19 @@ def test_the_bundled_network_by_name() -> None:
     assert torch.equal(load_model("demo").linear.weight, bundled_model().linear.weight)
 
 
+def test_other_weights_are_not_those_that_a_factory_compares_with_the_papers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "paper.py").write_text(
+        "from torch import nn\ndef make():\n    net = nn.Linear(3, 2)\n    net.paper_name = 'resnet50'\n"
+        "    return net\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert load_model("paper:make").paper_name == "resnet50"
+    save_file(nn.Linear(3, 2).state_dict(), tmp_path / "own.safetensors")
+    assert load_model("paper:make", tmp_path / "own.safetensors").paper_name is None
+
+
 def test_a_factory_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lab.py").write_text(
         "from torch import nn\nnet = nn.Linear(3, 2)\nmake = lambda: net\nnumber = int\n"

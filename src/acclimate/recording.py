@@ -122,7 +122,14 @@ def spec_of(
         "guard": adapter.options.guard,
         "threads": torch.get_num_threads(),
         **({} if ranks == 1 else {"ranks": ranks}),
+        **_paper_name(network),
     }
+
+
+def _paper_name(network: nn.Module) -> dict[str, str]:
+    """The network of the paper whose published figures these are compared with, where a factory names one."""
+    name = getattr(network, "paper_name", None)
+    return {"paper_name": name} if isinstance(name, str) else {}
 
 
 def _class_names(images: ImageSet) -> list[str] | None:

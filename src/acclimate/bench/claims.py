@@ -204,7 +204,8 @@ def _modified_labelled(found: Sequence[Figure]) -> Judged:
 
 def _modified(found: Sequence[Figure]) -> Judged:
     """Networks of different names are compared, on the mean over methods."""
-    same = [figure for figure in found if figure.network.startswith(("resnet50", "demo"))]
+    kinds = ("resnet50", "demo")
+    same = [figure for figure in found if (figure.paper_name or figure.network).startswith(kinds)]
     pairs = {}
     for method, _ in _PAIRS:
         sides = [

@@ -30,7 +30,7 @@ _METHODS: Final = {
     "SSIM+IT": "slr+it",
     "Groundtruth": "oracle",
 }
-_STOCK, _MODIFIED = "resnet50.IMAGENET1K_V1", "resnet50_shot"
+_STOCK, _MODIFIED = "resnet50", "resnet50_shot"  # of `PAPER_NAMES`, or as a network's factory says
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ def judge(records: Sequence[Record]) -> list[Verdict]:
 def against_published(records: Sequence[Record]) -> list[Difference]:
     """For every published figure that was measured as well: ResNet-50 on ImageNet-C, severity 5, VisDA-C.
 
-    The same weights and hyperparameters; how many images there were is not asked.
+    The same network and hyperparameters; how many images there were is not asked. Which of the paper's
+    networks it is, the name of published weights says, or a factory's network by its ``paper_name``.
     """
     found = figures(records)
     check_one_protocol(found)
@@ -120,7 +121,7 @@ class _Experiment(NamedTuple):
 def _experiment_of(figure: Figure) -> _Experiment:
     """VisDA-C's network is not asked for; what learns nothing has no setting."""
     visda = figure.data == "visda-c"
-    where = ("", 0, "") if visda else (figure.network, figure.severity, figure.corruption)
+    where = ("", 0, "") if visda else (figure.paper_name, figure.severity, figure.corruption)
     setting = "" if figure.method in FIXED else figure.setting
     return _Experiment(figure.data, *where, figure.method, setting, figure.epoch)
 

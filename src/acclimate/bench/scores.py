@@ -17,6 +17,7 @@ from acclimate.records import Record
 __all__ = [
     "COLLAPSED",
     "FIXED",
+    "PAPER_NAMES",
     "Figure",
     "Side",
     "by_corruption",
@@ -29,6 +30,8 @@ __all__ = [
 
 FIXED = ("source", "bn")
 """Methods that learn nothing, so that epochs and settings do not matter."""
+PAPER_NAMES = {"resnet50.IMAGENET1K_V1": "resnet50", "resnet50_shot": "resnet50_shot"}
+"""The networks whose figures the paper publishes, by the names that they have here."""
 COLLAPSED = 0.5
 """Share of its largest value below which the entropy of the predicted classes is a collapse."""
 Side = dict[str, dict[int | None, float]]
@@ -41,6 +44,8 @@ class Figure:
 
     network: str
     """Its name, or that of its file of weights."""
+    paper_name: str
+    """Which network of the paper it is, as its factory says or the name of its weights; "" if none."""
     modified: bool
     """Whether the network has SHOT's head."""
     data: str
@@ -97,6 +102,7 @@ def _shared(record: Record) -> dict[str, Any]:
     network = Network(**cell["network"]).title
     return {
         "network": network,
+        "paper_name": spec.get("paper_name", PAPER_NAMES.get(network, "")),
         "modified": spec.get("modified", network.endswith("-shot")),
         "data": cell["data"]["name"],
         "images": spec["images"],

@@ -63,6 +63,8 @@ def load_model(name: str, weights: str | Path | None = None) -> nn.Module:
         said = getattr(model, "pretrained_cfg", None)
         if isinstance(said, Mapping):  # of the published weights, which these may not be
             model.pretrained_cfg = {**said, "assumed": True}  # type: ignore[assignment]
+        if getattr(model, "paper_name", None) is not None:
+            model.paper_name = None  # type: ignore[assignment]
     return model.eval()
 
 
