@@ -88,12 +88,15 @@ class Record:
     setting: str = "paper"
     rows: list[dict[str, Any]] = field(default_factory=list)
     continued: list[str] = field(default_factory=list)
+    elsewhere: bool = False
+    """Whether it was measured on other images than those of today, so that nothing may be added to it."""
 
     def __post_init__(self) -> None:
         path = RESULTS / f"{self.name}.json"
         if path.exists():
             earlier = json.loads(path.read_text())
             self.rows, commit = earlier["rows"], earlier["origin"]["commit"]
+            self.elsewhere = earlier["protocol"].get("data", DATA["bundled"]) != self._protocol()["data"]
             self.continued = earlier["protocol"].get("continued_from", [])
             if commit not in (origin()["commit"], *self.continued):
                 self.continued = [*self.continued, commit]
@@ -106,6 +109,8 @@ class Record:
             self.rows.append(row := {"config": config, "mean": None, "accuracy": {}})
         kept = row["accuracy"]
         missing = [cell for cell in self.cells if cell.key not in kept]
+        if missing and self.elsewhere:
+            raise SystemExit(f"{self.name}.json was measured on other images: remove it to measure it again")
         new = {
             cell.key: accuracy(cell, method, self.epochs, setting=self.setting, **options) for cell in missing
         }

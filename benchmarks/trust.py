@@ -2,6 +2,7 @@
 
     python benchmarks/trust.py                    # all of it, by two processes: about half an hour
     python benchmarks/trust.py --only too-high    # too-high, default or cost
+    python benchmarks/trust.py --data cifar       # rows of the bundled network and the cost stay as they are
 
 too-high    learning rates a hundred times too high, without and with the guard
 default     three hundred runs with the defaults: alarms are false ones
@@ -19,7 +20,7 @@ import json
 import statistics
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from multiprocessing import get_context
@@ -128,16 +129,14 @@ def row_of(data: str, corruption: str, method: str, seed: int, times: float, gua
     }  # fmt: skip
 
 
-def places() -> Iterator[tuple[str, str]]:
+def places(chosen: Collection[str]) -> Iterator[tuple[str, str]]:
     """Every corruption of the demo, and CIFAR's validation corruptions."""
-    for corruption in (*CORRUPTIONS, CLEAN):
-        yield "bundled", corruption
-    for corruption in (*VALIDATION_NAMES, CLEAN):
-        yield "cifar", corruption
+    names = {"bundled": (*CORRUPTIONS, CLEAN), "cifar": (*VALIDATION_NAMES, CLEAN)}
+    yield from ((data, corruption) for data in chosen for corruption in names[data])
 
 
-def jobs_of(part: str) -> Iterator[tuple[Any, ...]]:
-    for data, corruption in places():
+def jobs_of(part: str, chosen: Collection[str]) -> Iterator[tuple[Any, ...]]:
+    for data, corruption in places(chosen):
         if part == "too-high" and corruption != CLEAN:
             for method in METHODS:
                 for guard in (False, True):
@@ -203,24 +202,32 @@ def checked(rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", choices=["too-high", "default", "cost"])
+    parser.add_argument("--data", choices=list(IMAGES), help="only this network, beside earlier rows")
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--name", default="trust")
     args = parser.parse_args()
     path = RESULTS / f"{args.name}.json"
     earlier = json.loads(path.read_text()) if path.exists() else {}
-    rows: list[Row] = earlier["rows"] if earlier.get("origin") == origin() else []
-    protocol = {
+    goes_on = bool(earlier) and (args.data is not None or earlier["origin"] == origin())
+    rows: list[Row] = earlier["rows"] if goes_on else []
+    protocol: Row = {
         "data": CIFAR10, "epochs": EPOCHS, "batch_size": BATCH, "severity": SEVERITY, "images": IMAGES,
         "times_too_high": TOO_HIGH,
         "evaluation": "after the last epoch, batch statistics of shuffled batches",
     }  # fmt: skip
-    for part in [args.only] if args.only else ["cost", "too-high", "default"]:
-        rows = [row for row in rows if row["part"] != part]
+    if args.data and goes_on:
+        others = [name for name in IMAGES if name != args.data]
+        protocol["continued_from"] = f"{earlier['origin']['commit']} ({', '.join([*others, 'cost'])})"
+    chosen = [args.data] if args.data else list(IMAGES)
+    parts = ["too-high", "default"] if args.data else ["cost", "too-high", "default"]
+    for part in [args.only] if args.only else parts:
         if part == "cost":
-            rows.append(cost())
+            rows = [*(row for row in rows if row["part"] != part), cost()]
             print(rows[-1], flush=True)
         else:
-            with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-                for one in [pool.submit(row_of, *job) for job in jobs_of(part)]:
+            rows = [row for row in rows if row["part"] != part or row["data"] not in chosen]
+            with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
+                for one in [pool.submit(row_of, *job) for job in jobs_of(part, chosen)]:
                     rows.append({"part": part, **one.result()})
                     print(rows[-1], flush=True)
         write(args.name, protocol, rows)
