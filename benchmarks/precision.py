@@ -19,7 +19,7 @@ import torch
 from accuracy import SEEDS, accuracy
 from amx import bf16_environment, has_instructions
 from cifar import IMAGES, NORMALIZE, corrupted, load_images, load_model
-from records import write
+from records import unfinished, write
 from torch import Tensor, nn
 
 from acclimate import Adapter
@@ -71,12 +71,15 @@ def main() -> None:
         "evaluation": "after the epoch: batch statistics of shuffled batches",
         "bf16": "emulated" if emulated else os.environ.get(STARTED, how),
     }
-    rows: list[dict[str, Any]] = []
+    rows, protocol = unfinished(args.name, protocol)
+    there = {(row["network"], row["corruption"], row["seed"], row["precision"]) for row in rows}
     for network, model, normalize, clean, labels in networks():
         for corruption in VALIDATION_NAMES:
             shifted = corrupted(clean, corruption, severity=5)[: args.limit]
             for seed in SEEDS:
                 for precision in ("fp32", "bf16"):
+                    if (network, corruption, seed, precision) in there:
+                        continue
                     row = {"network": network, "corruption": corruption, "seed": seed, "precision": precision}
                     found = cell(
                         model, normalize, shifted, labels[: args.limit], seed=seed, precision=precision

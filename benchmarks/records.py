@@ -37,6 +37,22 @@ def origin() -> dict[str, Any]:
     }
 
 
+def unfinished(name: str, protocol: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows that are there of the same protocol, to go on with, and the protocol with their commits.
+
+    Who wants to measure anew removes the record.
+    """
+    path = RESULTS / f"{name}.json"
+    earlier = json.loads(path.read_text()) if path.exists() else {"protocol": {}}
+    commits = earlier["protocol"].pop("continued_from", [])
+    if earlier["protocol"] != json.loads(json.dumps(protocol)):
+        return [], protocol
+    commit = earlier["origin"]["commit"]
+    if commit not in (origin()["commit"], *commits):
+        commits = [*commits, commit]
+    return earlier["rows"], protocol | ({"continued_from": commits} if commits else {})
+
+
 def write(
     name: str, protocol: dict[str, Any], rows: list[dict[str, Any]], made_by: dict[str, Any] | None = None
 ) -> None:
