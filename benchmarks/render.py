@@ -266,9 +266,9 @@ def agreement(record: dict[str, Any]) -> str:
         "Two figures in each cell: at 32 and at 224 pixels. For corruptions that are not random they are the "
         "pixels, in %, that lie within one grey level of the published output. For random ones, in brackets, "
         "four statistics are compared with those of the published generator: mean, standard deviation, "
-        "gradient, and SSIM to the clean image. A difference of 3%, or of twice the spread of three "
-        "published repeats if that is larger, counts as 1, and the largest of the four is shown: below 1 "
-        "they agree.\n\n"
+        "gradient, and SSIM to the clean image. A difference of 3%, or of twice the spread of repeats if "
+        "that is larger (at 224 pixels of three published ones, at 32, where there is one, of six of ours), "
+        "counts as 1, and the largest of the four is shown: below 1 they agree.\n\n"
     )
     lines = [
         "| corruption | " + " | ".join(f"severity {s}" for s in range(1, 6)) + " |",
