@@ -26,7 +26,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup() -> None:
-    """torch's numbers are the same for a test in whatever order it runs; pytest-randomly sees to the others."""
+    """Seed torch alike for every test, whatever ran before it; pytest-randomly seeds the others."""
     torch.manual_seed(0)
 
 
