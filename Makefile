@@ -42,6 +42,7 @@ bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python benchmarks/speed.py --only kept --name speed_kept
 	$(BIN)/python benchmarks/compiled.py
 	$(BIN)/python benchmarks/precision.py
+	$(BIN)/python benchmarks/limits.py
 	$(BIN)/python benchmarks/kills.py
 	$(BIN)/python benchmarks/exits.py
 	$(BIN)/python benchmarks/faults.py

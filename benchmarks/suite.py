@@ -3,7 +3,7 @@
     python benchmarks/suite.py 10                      # every second run beside a busy process
     python benchmarks/suite.py 2 tests/test_gate.py    # only these: told, not logged
 
-A run is `make test` with a seed of its own; `PYTEST_ADDOPTS=--randomly-seed=SEED make test` repeats its order.
+A run is `make test` with its own seed: `PYTEST_ADDOPTS=--randomly-seed=SEED make test` repeats its order.
 `results/suite.jsonl` gets a line for each, from one sitting to the next.
 """
 
