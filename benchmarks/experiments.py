@@ -52,7 +52,7 @@ MEASURED: dict[str, tuple[Part, ...] | str] = {
         (
             "cifar10",
             "The preset's network on the validation corruptions, made from {images} of CIFAR-10's test "
-            "images: `acclimate bench benchmarks/cifar10.yaml`, "
+            "images, of copies that had been through JPEG: `acclimate bench benchmarks/cifar10.yaml`, "
             + FIVE
             + " The published arrays were not at "
             "hand. [Results](../results.md#cifar-10-resnet-20-fifteen-test-corruptions) has the fifteen test "

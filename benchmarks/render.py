@@ -15,7 +15,7 @@ import reference_tables
 import trust_tables
 from grid_tables import grid_sections, mean_and_spread
 from normalisation_tables import normalisation
-from pages import DOCS, filled
+from pages import DOCS, filled, of_which_images
 from records import RESULTS
 from speed_tables import headline, speed_sections
 
@@ -303,10 +303,19 @@ def corruptions() -> dict[str, str]:
     return parts
 
 
+CIFAR10 = (
+    "few_test_cifar10_resnet20", "few_clean", "few_long", "few_search", "cifar10_epoch1", "cifar10_epoch10",
+    "precision",
+)  # fmt: skip
+"""Records of CIFAR-10's images, alone or beside others."""
+
+
 def results() -> str:
     parts = [HEAD, *grid_sections()]
     for name, (title, text, table) in SECTIONS.items():
         if record := _record(name):
+            if name in CIFAR10 and (told := of_which_images(record)):
+                text = f"{text}\n\n{told}"
             parts.append(f"## {title}\n\n{text}\n\n{(table or plain)(record)}\n\n{protocol(record)}\n")
     return "\n".join(parts)
 

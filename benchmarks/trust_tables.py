@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fault_tables import fault_sections
-from pages import DOCS, code, filled, table
+from pages import DOCS, code, filled, of_which_images, table
 from records import RESULTS
 
 from acclimate.guard import SIGNALS
@@ -21,7 +21,14 @@ Row = dict[str, Any]
 def pages() -> dict[Path, str]:
     """What the page should be."""
     text = PAGE.read_text(encoding="utf-8")
-    parts = {"signals": signals, "guard": guard, "gate": gate, "calibration": calibration, "streams": streams}
+    parts = {
+        "limits": limits,
+        "signals": signals,
+        "guard": guard,
+        "gate": gate,
+        "calibration": calibration,
+        "streams": streams,
+    }
     for mark, make in parts.items():
         text = filled(text, mark, make())
     return {PAGE: filled(text, "faults", fault_sections())}
@@ -54,6 +61,32 @@ def _told(record: Row) -> str:
     )
 
 
+def _images() -> str:
+    told = of_which_images(_record("trust"))
+    return f" Of the network `cifar`: {told}" if told else ""
+
+
+def limits() -> str:
+    """Where the guard lets a network be ruined."""
+    record = _record("limits")
+    if not record["rows"]:
+        return "Nothing yet."
+    stream = {row["method"]: row for row in record["rows"] if row["part"] == "sorted"}
+    shown = ", ".join(f"`{name}` {row['accuracy']:.1f}" for name, row in stream.items())
+    alarms = sum(len(row["alarms"]) for row in stream.values())
+    text = (
+        f"CIFAR-10's ResNet-20, {record['protocol']['sorted']}; accuracy in %: {shown}; {alarms or 'no'} "
+        f"alarms. And learning rates far too high, {record['protocol']['rates']}:"
+    )
+    rows = [
+        [code([row["method"]]), f"{row['times']:,.0f}", f"{row['source']:.1f}", f"{row['bn']:.1f}",
+         f"{row['accuracy']:.1f}", code(row["alarms"]) or "none"]
+        for row in record["rows"] if row["part"] == "rates"
+    ]  # fmt: skip
+    heads = ["method", "times the default", "source", "bn", "accuracy % after it", "alarms"]
+    return f"{text}\n\n{table(heads, rows)}\n\n{_told(record)}"
+
+
 def _mean(rows: Iterable[Row], value: Callable[[Row], float]) -> float:
     return statistics.fmean(value(row) for row in rows)
 
@@ -81,7 +114,7 @@ def guard() -> str:
     text = [
         f"Learning rates {times:.0f} times the default, severity 5: mean accuracy in % over all nineteen "
         "corruptions of the bundled network and CIFAR-10's four validation corruptions (ResNet-20), the "
-        "worst difference to `bn` on any of them, and alarms per run.",
+        "worst difference to `bn` on any of them, and alarms per run." + _images(),
         table(heads, rows, words=2),
     ]
     alarms = sum(bool(row["alarms"]) for row in default)
@@ -124,7 +157,7 @@ def gate() -> str:
     text = (
         "The truth is the accuracy of the adapted network against that of the source on the same images, for "
         "every run of the tables above; equal counts as better. The last column is what wrong decisions "
-        "cost, as a mean over all runs."
+        "cost, as a mean over all runs." + _images()
     )
     return f"{text}\n\n{table(heads, lines)}"
 
@@ -171,7 +204,7 @@ def calibration() -> str:
         "same",
         "worse",
     ]
-    return "Runs with the defaults, means; ECE in %.\n\n" + table(heads, lines, words=2)
+    return f"Runs with the defaults, means; ECE in %.{_images()}\n\n" + table(heads, lines, words=2)
 
 
 def streams() -> str:

@@ -110,8 +110,9 @@ class Adapter:
         ranks: what the processes of a `torch.distributed` job do: adapt one network ``"together"``, each with
             its share of every batch and statistics of all of it; the same with ``"local"`` statistics; or
             each its own, ``"alone"``.
-        guard: watch every step, and take back what goes wrong (`acclimate.guard` says what is an alarm): it
-            is told by a warning and in ``history.alarms``.
+        guard: watch every step, and take back what alarms (`acclimate.guard` says what does): it is told by a
+            warning and in ``history.alarms``. Its limits were fitted on ten classes, and what goes wrong can
+            pass them: streams sorted by class, rates of 300 times the default.
         calibrate: at the end of `fit`, find one temperature for all logits, as `calibrate` does.
         **overrides: fields of `Method`: ``lr``, ``delta``, ``kappa``, ``optimizer``, ...
 

@@ -1,4 +1,4 @@
-"""What watches an adaptation, and takes back what has gone wrong.
+"""What watches an adaptation, and takes back what alarms.
 
 A model that changes itself can get worse, and nobody tells it. Every step shows a few numbers that need no
 label, and that come from the device with the loss, in one transfer. Out of bounds, they are an alarm:
