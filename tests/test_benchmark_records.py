@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -29,3 +30,33 @@ def test_accuracies_on_corrupted_images_are_those_of_the_published_generator() -
     for name, published in PUBLISHED_ACCURACY.items():
         assert rows[name]["published"] == published, name
         assert rows[name]["acclimate"] == pytest.approx(published, abs=1), name
+
+
+JUNIT = """<testsuites><testsuite>
+<testcase classname="tests.test_a" name="test_good"/>
+<testcase classname="tests.test_a" name="test_slow"><skipped message="no data"/></testcase>
+<testcase classname="tests.test_a" name="test_bad"><failure message="1 != 2"/></testcase>
+<testcase classname="tests.test_b" name="test_worse"><error message="no fixture"/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_the_log_of_the_suite_counts_what_pytest_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(RESULTS.parent)
+    report = tmp_path / "report.xml"
+    report.write_text(JUNIT)
+    assert importlib.import_module("suite").counted(report) == {
+        "passed": 1,
+        "failed": 2,
+        "skipped": 1,
+        "failures": ["tests.test_a::test_bad", "tests.test_b::test_worse"],
+    }
+
+
+def test_every_line_of_the_suites_log_can_be_repeated() -> None:
+    log = RESULTS / "suite.jsonl"
+    for line in log.read_text().splitlines() if log.exists() else []:
+        run = json.loads(line)
+        assert {"date", "commit", "seed", "busy", "seconds"} <= run.keys()
+        assert "died" in run or run["failed"] == 0 or run["failures"]
