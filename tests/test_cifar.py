@@ -42,8 +42,8 @@ def slr(data: tuple[Tensor, Tensor]) -> list[float]:
 
 
 def test_the_source_network_is_as_accurate_as_published(data: tuple[Tensor, Tensor]) -> None:
-    # 26.0% on all 10,000 images corrupted by the published generator; 2,000 images and other noise here
-    assert after("source", data)[0] == pytest.approx(26.0, abs=2.5)
+    # 35.0% on all 10,000 images corrupted by the published generator; 2,000 images and other noise here
+    assert after("source", data)[0] == pytest.approx(35.0, abs=2.5)
 
 
 def test_one_epoch_orders_the_methods(data: tuple[Tensor, Tensor], slr: list[float]) -> None:
