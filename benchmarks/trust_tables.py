@@ -71,9 +71,13 @@ def limits() -> str:
     record = _record("limits")
     if not record["rows"]:
         return "Nothing yet."
-    stream = {row["method"]: row for row in record["rows"] if row["part"] == "sorted"}
-    shown = ", ".join(f"`{name}` {row['accuracy']:.1f}" for name, row in stream.items())
-    alarms = sum(len(row["alarms"]) for row in stream.values())
+    stream = [row for row in record["rows"] if row["part"] == "sorted"]
+    batches = {row["batch"]: [own for own in stream if own["batch"] == row["batch"]] for row in stream}
+    shown = "; ".join(
+        f"in batches of {batch} " + ", ".join(f"`{row['method']}` {row['accuracy']:.1f}" for row in rows)
+        for batch, rows in batches.items()
+    )
+    alarms = sum(len(row["alarms"]) for row in stream)
     text = (
         f"CIFAR-10's ResNet-20, {record['protocol']['sorted']}; accuracy in %: {shown}; {alarms or 'no'} "
         f"alarms. And learning rates far too high, {record['protocol']['rates']}:"
