@@ -15,7 +15,7 @@ SOURCE = Path(acclimate.__file__).parent
 # A module may import from the rows above its own, never from its own row or below.
 LAYERS = (
     ("errors", "types"),
-    ("files", "ranks"),
+    ("available", "files", "ranks"),
     (
         "mean_std",
         "losses",
@@ -31,9 +31,9 @@ LAYERS = (
         "stability",
         "fast",
     ),
-    ("methods", "options", "freeze", "statistics", "network", "batches"),
+    ("methods", "options", "freeze", "statistics", "network", "batches", "remembered"),
     ("gate", "guard", "labelling", "making", "objectives", "optimization", "prepare"),
-    ("moving", "normalization", "outcome"),
+    ("moving", "normalization", "outcome", "probe"),
     ("export", "engine", "inputs"),
     ("fitting",),
     ("adapter",),

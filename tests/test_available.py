@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from acclimate.fast import available
-from acclimate.fast.available import available_bytes
+from acclimate import available
+from acclimate.available import available_bytes
 
 MEMINFO = "MemTotal: 9000 kB\nMemAvailable: 1000 kB\nHugePages_Total: 0\n"
 

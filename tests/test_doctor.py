@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,10 @@ def test_whether_the_input_fits() -> None:
     fits = diagnose(bundled_model(), images=images)
     assert "images of 32 fit" in fits.fits[1]
     assert fits.probe is not None
-    assert fits.probe.best == "in use"
+    assert fits.probe.caution is None
+    clean = diagnose(bundled_model(), images=images, clean=True)
+    assert clean.probe is not None
+    assert (clean.probe.verdict, clean.probe.clean) == ("fits", True)
     unfit = diagnose(bundled_model(), size=64, normalize=NORMALIZATIONS["half"])
     assert "a wrong normalisation silently costs accuracy" in unfit.fits[0]
     assert "images of 64 do not fit: images of 32 pixels are expected" in unfit.fits[1]
@@ -78,8 +82,16 @@ def test_whether_the_input_fits() -> None:
 def test_the_doctor_looks_at_images(tmp_path: Path) -> None:
     pixels = (bundled_images()[0][:32] * 255).byte().permute(0, 2, 3, 1).numpy()
     np.save(tmp_path / "x.npy", pixels)
-    shown = CliRunner().invoke(app, ["doctor", "--model", "demo", "--data", str(tmp_path / "x.npy")]).output
-    assert "best normalisation first" in " ".join(shown.split())
+    command = ["doctor", "--model", "demo", "--data", str(tmp_path / "x.npy")]
+    shown = " ".join(CliRunner().invoke(app, command).output.replace("│", "").split())
+    assert "these images cannot tell whether the normalisation in use is right" in shown
+    assert "look at clean ones, like those of training (clean=True, --clean)" in shown
+    shown = " ".join(CliRunner().invoke(app, [*command, "--clean"]).output.replace("│", "").split())
+    assert "nothing speaks against the normalisation in use; how sure: 9" in shown
+    assert "best normalisation first" in shown
+    found = json.loads(CliRunner().invoke(app, [*command, "--clean", "--json"]).output)["probe"]
+    assert (found["verdict"], found["clean"]) == ("fits", True)
+    assert 0.5 < found["sure"] <= 1
     np.save(tmp_path / "x.npy", pixels[:0])
     assert (
         CliRunner().invoke(app, ["doctor", "--model", "demo", "--data", str(tmp_path / "x.npy")]).exit_code
@@ -105,10 +117,13 @@ def test_the_command() -> None:
     shown = CliRunner().invoke(app, ["doctor", "--model", "demo", "--size", "32"]).output
     assert "SmallResNet: 172,506 parameters, 10 outputs" in shown
     assert "times the operations of a forward pass" in shown
+    assert re.search(r"a step takes [\d.]+ m?s for 16 images, [\d.]+ m?s for each", shown)
     found = json.loads(
         CliRunner().invoke(app, ["doctor", "--model", "demo", "--size", "32", "--json"]).output
     )
     assert found["adapting"] == 416
+    assert found["step_seconds"] > 0
+    assert found["timed_images"] == 16
     failed = CliRunner().invoke(app, ["doctor", "--model", "nothing.there:net"])
     assert failed.exit_code == 2
     assert "cannot import nothing.there" in failed.output

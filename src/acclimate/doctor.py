@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import statistics
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from rich.tree import Tree
@@ -15,19 +15,23 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from acclimate.adapter import Adapter
+from acclimate.available import available_bytes
 from acclimate.errors import AcclimateWarning, InputError
 from acclimate.fast import TRICKS
 from acclimate.fast.precision import PRECISIONS, precision_fault, precision_taken
 from acclimate.fast.recycling import exactly
 from acclimate.mean_std import MeanStd, fitted
-from acclimate.normalization import Probe, probe_normalization
 from acclimate.norms import find_norms
 from acclimate.prepare import count_outputs, model_info, normalization_mismatch, trained_size
+from acclimate.probe import Probe, probe_normalization
 from acclimate.types import ModelInfo
 
 __all__ = ["Diagnosis", "Layer", "diagnose", "diagnosis_tree"]
 
 _BATCH = 4  # images of the trial step; batch statistics need more than one
+_TIMED = 16  # images of a timed step: few, to be quick, but an image takes what it does in a larger batch
+_LONG_ENOUGH = 2.0  # seconds of timing after which no further step is taken
+_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -58,13 +62,17 @@ class Diagnosis:
     fits: tuple[str, ...]
     """What does and does not fit between the input and what the weights say of it."""
     probe: Probe | None
-    """How some images of the user's fit under common normalisations."""
+    """What some images of the user's say of the normalisation."""
     flops_ratio: float
     """Floating-point operations of a step over those of a forward pass."""
     saved_mib: float
     """Kept for the backward pass, for each image."""
     largest_batch: int | None
-    """That fits into the memory that is free; None where that is not known."""
+    """That fits into the memory that is available; None where that is not known."""
+    timed_images: int
+    """Images of the steps that were timed."""
+    step_seconds: float
+    """Time of such a step, forward, backward and update, as adaptation takes it."""
     device: str
     precision: str
     """What ``precision="auto"`` takes there."""
@@ -79,14 +87,17 @@ def diagnose(
     size: int | None = None,
     normalize: MeanStd | None = None,
     images: Tensor | None = None,
+    clean: bool = False,
     device: str | None = None,
 ) -> Diagnosis:
-    """Prepare a network, take one step on random images, and count.
+    """Prepare a network, take a few steps on random images, count and time.
 
     Args:
         size: side of the images; by default what the network says that it was trained on, or 224.
         normalize: by default what the network says.
         images: some of the user's, pixels in [0, 1], to see whether they fit.
+        clean: whether these are known to be uncorrupted and like those that the network was trained on: only
+            then can a normalisation be said to be wrong.
     """
     info = model_info(model)
     size = size or trained_size(model)
@@ -108,6 +119,8 @@ def diagnose(
     layers = _layers(model, adapter._engine.parameters)
     per_image = saved.total / _BATCH
     used = adapter._engine.device
+    largest = _largest_batch(per_image, used)
+    timed = _TIMED if largest is None else max(2, min(_TIMED, largest))
     return Diagnosis(
         network=type(model).__name__,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -119,14 +132,32 @@ def diagnose(
         info=info,
         size=shape[-1],
         fits=tuple(_fits(info, max(shape[1:]), normalize)),
-        probe=None if images is None else probe_normalization(model, images, in_use),
+        probe=None if images is None else probe_normalization(model, images, in_use, clean=clean),
         flops_ratio=step.get_total_flops() / max(1, forward.get_total_flops()),
         saved_mib=per_image / 2**20,
-        largest_batch=_largest_batch(per_image, used),
+        largest_batch=largest,
+        timed_images=timed,
+        step_seconds=_step_seconds(model, method, in_use, used, torch.rand(timed, *shape)),
         device=str(used),
         precision=precision_taken("auto", used),
         precision_fault=precision_fault(used),
     )
+
+
+def _step_seconds(
+    model: nn.Module, method: str, normalize: MeanStd | None, device: torch.device, images: Tensor
+) -> float:
+    """Median time of a few steps, after one that makes things ready."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AcclimateWarning)
+        adapter = Adapter(model, method, normalize=normalize, device=str(device))
+        adapter(images)
+        times: list[float] = []
+        while len(times) < _STEPS and sum(times) < _LONG_ENOUGH:
+            begun = time.perf_counter()
+            adapter(images).cpu()  # waits for a GPU
+            times.append(time.perf_counter() - begun)
+    return statistics.median(times)
 
 
 def _in_use(info: ModelInfo | None, normalize: MeanStd | None) -> MeanStd | None:
@@ -204,25 +235,43 @@ def diagnosis_tree(diagnosis: Diagnosis) -> Tree:
     for sentence in d.fits:
         fits.add(sentence)
     if d.probe is not None:
-        fits.add(_probed(d.probe))
-        if d.probe.caution is not None and (d.info is None or d.info.assumed):
-            fits.add(f"caution: {d.probe.caution}")
+        _add_probe(fits, d.probe, stated=d.info is not None and not d.info.assumed)
     cost = tree.add("cost")
     cost.add(f"a step takes {d.flops_ratio:.2f} times the operations of a forward pass")
+    cost.add(
+        f"a step takes {_seconds(d.step_seconds)} for {d.timed_images} images, "
+        f"{_seconds(d.step_seconds / d.timed_images)} for each, on {d.device}"
+    )
     cost.add(f"{d.saved_mib:.1f} MiB are kept for each image until the backward pass")
     if d.largest_batch is not None:
-        cost.add(f"about {d.largest_batch:,} images fit into the memory that is free now")
+        cost.add(f"about {d.largest_batch:,} images fit into the memory that is available now")
     cost.add(f"precision auto takes {d.precision} on {d.device}; the default is {PRECISIONS[0]}")
     if d.precision_fault is not None:
         cost.add(f"caution: {d.precision_fault}")
     return tree
 
 
-def _probed(probe: Probe) -> str:
-    what = "divergence from what its first norm remembers" if probe.by == "statistics" else "mean confidence"
-    ranked = sorted(probe.scores.items(), key=lambda item: item[1], reverse=probe.by == "confidence")
-    scores = ", ".join(f"{name} {score:.2f}" for name, score in ranked)
-    return f"some images, best normalisation first ({what}): {scores}"
+def _add_probe(tree: Tree, probe: Probe, *, stated: bool) -> None:
+    """What the probe says; nothing against a normalisation that the weights themselves state."""
+    if probe.caution is None:
+        tree.add(probe.sentence)
+    elif not stated:
+        tree.add(f"caution: {probe.caution}")
+    if probe.clean:
+        what = (
+            "divergence from what its first norm remembers" if probe.by == "statistics" else "mean confidence"
+        )
+        ranked = sorted(probe.scores.items(), key=lambda item: item[1], reverse=probe.by == "confidence")
+        scores = ", ".join(f"{name} {score:.2f}" for name, score in ranked)
+        tree.add(f"some images, best normalisation first ({what}): {scores}")
+    elif probe.likely:
+        ranked = sorted(probe.likely.items(), key=lambda item: -item[1])
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in ranked)
+        tree.add(f"how likely each is, by what its first norm remembers of photographs: {shares}")
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 0.1 else f"{1e3 * value:.1f} ms"
 
 
 def _told(layers: Sequence[Layer]) -> str:
@@ -245,22 +294,8 @@ def _predict(adapter: Adapter, images: Tensor) -> None:
 
 
 def _largest_batch(per_image: float, device: torch.device) -> int | None:
-    free = _free_memory(device)
+    free = available_bytes(device)
     if free is None or per_image == 0:
         return None
     # as much again passes by while gradients are computed
     return max(1, int(free / (2 * per_image)))
-
-
-def _free_memory(device: torch.device) -> int | None:
-    """Bytes that are free on a device; for the processor's memory, at most what the container may use."""
-    if device.type == "cuda":  # pragma: no cover - needs a GPU
-        return int(torch.cuda.mem_get_info(device)[0])
-    if device.type != "cpu" or not hasattr(os, "sysconf") or "SC_AVPHYS_PAGES" not in os.sysconf_names:
-        return None
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current")]
-    values = [path.read_text().strip() if path.exists() else "" for path in limits]
-    if all(value.isdigit() for value in values):
-        free = min(free, int(values[0]) - int(values[1]))
-    return max(0, free)

@@ -21,7 +21,8 @@ from acclimate.gate import GATES, IMAGES, checked_gate, judge
 from acclimate.inputs import input_of
 from acclimate.mean_std import MeanStd
 from acclimate.methods import Method
-from acclimate.normalization import may_be_normalised_otherwise, probe_normalization
+from acclimate.normalization import may_be_normalised_otherwise
+from acclimate.probe import probe_normalization
 from acclimate.result import AdaptationResult
 from acclimate.types import Verdict
 
@@ -102,7 +103,7 @@ def before_adapting(
 ) -> tuple[Adapter, Tensor]:
     """The model as an adapter that never adapts, and its logits.
 
-    Where its weights do not say what it was trained with, a probe warns of a wrong normalisation.
+    Where its weights do not say what it was trained with, a probe warns of a doubtful normalisation.
     """
     source = _source_of(model, adapter)
     try:

@@ -44,6 +44,10 @@ def doctor(
     normalize: Normalize = None,
     method: Method = "slr",
     size: Size = None,
+    clean: Annotated[
+        bool,
+        typer.Option("--clean", help="The images are uncorrupted, and like those of the network's training."),
+    ] = False,
     device: Device = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -63,6 +67,7 @@ def doctor(
             size=size,
             normalize=None if normalize is None else normalization_of(network, normalize),
             images=images,
+            clean=clean,
             device=device,
         )
     if as_json:

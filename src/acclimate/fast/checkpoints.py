@@ -17,8 +17,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from acclimate.available import available_bytes
 from acclimate.errors import AcclimateError, AcclimateWarning
-from acclimate.fast.available import available_bytes
 from acclimate.fast.recycling import release_memory
 from acclimate.fast.rehearsal import Rehearsal, Stage, patched
 from acclimate.fast.second_pass import SecondPass
