@@ -18,7 +18,7 @@ from acclimate.delta import read_delta
 from acclimate.errors import AcclimateWarning, InputError, OptionError, WorkerError
 from acclimate.files import check_writable, whole_file
 from acclimate.gate import GATES
-from acclimate.interrupts import Ended
+from acclimate.interrupts import Ended, uninterrupted
 from acclimate.mean_std import MeanStd, fitted
 from acclimate.methods import chosen_setting
 from acclimate.one_call import before_adapting, concluded
@@ -190,11 +190,13 @@ def _fit(
     except KeyboardInterrupt as interrupt:
         if isinstance(interrupt, Ended):  # by a launcher, because another rank is gone
             adapter._engine.ranks.broken = True
-        keep(adapter)
-        on_step(adapter)  # the interrupt came after a step, before it could be told
+        with uninterrupted():  # a launcher asks again, or soon after another rank has died
+            keep(adapter)
+            on_step(adapter)  # the interrupt came after a step, before it could be told
         raise
     except WorkerError as error:  # of another rank: this one has what all had
-        keep(adapter)
+        with uninterrupted():
+            keep(adapter)
         where = f"; {out} has the first {adapter.step} steps, and --resume goes on from it" if kept else ""
         raise WorkerError(f"{error}{where}") from error
     if not kept and not adapter.method.has_loss:  # what the last epoch keeps says that it is complete

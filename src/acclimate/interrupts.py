@@ -5,12 +5,14 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found] # behind signal, whose functions look every handler up
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final
 
 from acclimate.errors import WorkerError
 
-__all__ = ["Ended", "end_as_interrupt", "uninterrupted"]
+__all__ = ["Ended", "end_as_interrupt", "ending_already", "ending_at_once", "uninterrupted"]
 
 
 class Ended(KeyboardInterrupt):
@@ -21,6 +23,27 @@ def end_as_interrupt() -> None:
     """From here on SIGTERM is an interrupt."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _end)
+
+
+def ending_already() -> None:
+    """Ignore Ctrl-C and SIGTERM from here on: this process is ending, and its exit code is settled."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _HANDLERS:
+            signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Within, Ctrl-C kills the process: for waits in C++, during which Python's own handler is not called."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _end(number: int, frame: FrameType | None) -> Any:

@@ -28,6 +28,13 @@ from acclimate.errors import AcclimateError, InputError, OptionError, WorkerErro
 
 __all__ = ["ALONE", "RANKS", "Ranks"]
 
+if dist.is_available():
+    # Before there is a process group: functions of this module keep, as a default argument, the one that is
+    # there when it is first imported (torch 2.13; torchvision imports it, by torch._dynamo). It then outlives
+    # destroy_process_group, and so do gloo's threads. If one of them still drops a tensor while Python ends,
+    # it is unwound through C++ destructors: "terminate called without an active exception", exit code -6.
+    import torch.distributed.nn.functional
+
 RANKS: Final = ("together", "local", "alone")
 """What the processes of a job do: adapt one network, with batch statistics of all images or of each one's
 own; or each its own network."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from acclimate.cli.terminal import messages
 from acclimate.errors import OptionError, WorkerError
-from acclimate.interrupts import end_as_interrupt
+from acclimate.interrupts import end_as_interrupt, ending_already, ending_at_once
 from acclimate.ranks import Ranks
 
 __all__ = ["device_of", "joined"]
@@ -26,7 +27,8 @@ def joined() -> Iterator[Ranks]:
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or dist.is_initialized():
         yield Ranks()
         return
-    store = _join()
+    with ending_at_once():
+        store = _join()
     end_as_interrupt()
     ranks = Ranks()
     messages.quiet = ranks.rank != 0
@@ -35,9 +37,12 @@ def joined() -> Iterator[Ranks]:
     except (typer.Exit, typer.Abort):
         raise
     except BaseException as error:
+        ending_already()
         messages.quiet = _told_by_another(store, error)
+        _clear_frames(error)
         raise
     finally:
+        ending_already()
         dist.destroy_process_group()
 
 
@@ -70,6 +75,16 @@ def _join() -> Any:
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     return store
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Drop what an error's frames hold, such as the process group, whose threads end once nobody holds it."""
+    chain: list[BaseException] = []
+    last: BaseException | None = error
+    while last is not None and last not in chain:
+        chain.append(last)
+        traceback.clear_frames(last.__traceback__)
+        last = last.__cause__ or last.__context__
 
 
 def _told_by_another(store: Any, error: BaseException) -> bool:
