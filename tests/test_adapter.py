@@ -263,8 +263,8 @@ def test_a_small_batch_takes_a_part_of_the_learning_rate_and_says_so() -> None:
     adapter = Adapter(resnet(), "slr", lr=0.01)
     for count in (4, 64, 72):
         adapter(images(count))
-    assert adapter.history.lr == pytest.approx([0.01 * (4 / 64) ** 1.5, 0.01, 0.01])
-    assert adapter.notes[-1].startswith("a batch of 4 takes 0.016 of the learning rate")
+    assert adapter.history.lr == pytest.approx([0.01 * (4 / 64) ** 2.5, 0.01, 0.01])
+    assert adapter.notes[-1].startswith("a batch of 4 takes 0.00098 of the learning rate")
     adapter.reset()
     assert not any("learning rate" in note for note in adapter.notes)
 
@@ -350,7 +350,7 @@ def test_transformers_and_convnexts_adapt_their_layer_norms(name: str) -> None:
     options = {"img_size": 32} if "vit" in name else {}
     model = timm.create_model(name, num_classes=6, **options)
     kinds = {n: type(m).__name__ for n, m in model.named_modules()}
-    adapter = Adapter(model, "slr", lr=0.01)
+    adapter = Adapter(model, "slr", lr=0.01, full_batch=0)
     assert {kinds[n.removeprefix("model.").rpartition(".")[0]] for n in adapter.adapting} <= {
         "LayerNorm",
         "LayerNorm2d",
@@ -365,7 +365,7 @@ def test_transformers_and_convnexts_adapt_their_layer_norms(name: str) -> None:
 def test_a_network_without_norms_adapts_through_inserted_affines() -> None:
     torch.manual_seed(0)
     alex = import_torchvision().models.alexnet(num_classes=6)
-    adapter = Adapter(alex, "slr", lr=0.01, fast=False)
+    adapter = Adapter(alex, "slr", lr=0.01, full_batch=0, fast=False)
     x = images(4, size=64)
     before = adapter(x)
     assert torch.equal(before, alex.eval()(x))
