@@ -139,7 +139,7 @@ def test_normalisation_is_what_the_user_would_have_done() -> None:
 
 
 def test_logits_are_from_before_the_update_and_predict_leaves_no_trace() -> None:
-    adapter = Adapter(resnet(), "slr", lr=0.05)
+    adapter = Adapter(resnet(), "slr", lr=0.05, statistics="batch")
     before = adapter.predict(BATCHES[0])
     assert torch.equal(adapter(BATCHES[0]), before)
     after = adapter_state_and_prediction(adapter)

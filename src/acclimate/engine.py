@@ -116,7 +116,6 @@ class Engine:
                 return self.update(batch, position=position, total=total, epoch=epoch)
         with torch.set_grad_enabled(self._learns):
             images = self.ranks.meet(lambda: self._checked(batch.images, batch.index))
-            self.prepared.statistics.decide(self._count(len(images)))
             logits, look, usable = self._tried(images, batch.index)
             share = self._share_of(len(images))
             lr = learning_rate(self.method, position, total) * share * self.guard.rate
@@ -202,6 +201,7 @@ class Engine:
 
     def _looked(self, images: Tensor, index: Tensor | None) -> tuple[Tensor, Look]:
         """Forward, loss and backward, and what they show."""
+        self.prepared.statistics.decide(self._count(len(images)))
         with self._checkpoints(images), self.prepared.statistics.updating():
             logits = self.network.forward(images)  # which has no hooks
         loss = self._loss(logits, index)
@@ -252,7 +252,7 @@ class Engine:
             self.settle()
             met = self.ranks.meet(lambda: self._checked(images, single=not as_exported))
             statistics = self.prepared.statistics
-            by_layers = as_exported or statistics.suits_source(self._count(len(met)))
+            by_layers = as_exported or statistics.needs_source(self._count(len(met)))
             with statistics.detached() if by_layers else statistics.untouched():
                 logits: Tensor = self.network(met)
         self._objective_for(logits)
@@ -275,6 +275,7 @@ class Engine:
         """Back to the source model, bit for bit."""
         with torch.inference_mode(False):
             self._put_back({})
+        self.prepared.statistics.forget()
         if self.objective is not None:
             self.objective.labels = None
         self._scale = None if self._scale is None else LossScale()
@@ -320,7 +321,7 @@ class Engine:
         if self.objective is not None:
             self.objective.distribution.restart()
             self.objective.distribution.p = state.get("p", self.objective.distribution.p)
-        self.prepared.statistics.restore(under("statistics.", state), int(state.get("steps", 0)))
+        self.prepared.statistics.put_back(under("statistics.", state), int(state.get("steps", 0)))
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
@@ -420,8 +421,8 @@ class Engine:
             return Look(0.0, *self._measures(Shown(*seen))[:4])
         numbers = self._measures(Shown(*seen, *self.guard.way, logits))
         look = look_at(numbers, followed, self.guard, self._count(logits.shape[0]))
-        # the first batch of a stream is still normalised as the source is: no measure for the logits to come
-        return look._replace(logit_norm=None) if self.prepared.statistics.at_source else look
+        # the first batch of a stream is normalised much as the source is: no measure for the logits to come
+        return look._replace(logit_norm=None) if self.prepared.statistics.begins else look
 
     def _overflows(self, look: Look) -> bool:
         """Whether the gradient is too large for float16 only, so that a smaller loss scale helps."""

@@ -72,6 +72,8 @@ class Statistics:
             self._source = {
                 name: Moments(*(t.clone() for t in _mean_and_var(m))) for name, m in self.norms.items()
             }
+        self.begins = False
+        """Whether the last step was a stream's first, of which little was known yet."""
         self._stream: dict[str, Tensor] = {}
         """What `followed` knows of each layer; a layer that saw nothing yet has no entry."""
         self._taking: set[_NormBase] = set()
@@ -85,14 +87,16 @@ class Statistics:
     def decide(self, images: int) -> None:
         """Choose a policy for ``auto`` by the size of the first batch, of all ranks."""
         if self.undecided:
-            self.undecided = False
-            if images < FEW:
-                self._become("stream")
+            self._decide_for("stream" if images < FEW else "batch")
 
-    @property
-    def at_source(self) -> bool:
-        """Whether the last step was by the source's statistics, as nothing was known of the stream yet."""
-        return self.policy == "stream" and self.steps == 1
+    def _decide_for(self, policy: str) -> None:
+        self.undecided = False
+        if self.policy != policy:
+            self._become(policy)
+
+    def _undecide(self) -> None:
+        self._become("batch")
+        self.undecided = True
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -104,32 +108,37 @@ class Statistics:
             'statistics="batch" takes those of the batch alone',
         )
 
-    def suits_source(self, images: int) -> bool:
-        """Whether to predict so few images as the source does: no batch has decided yet."""
-        return self.undecided and images < FEW
+    def needs_source(self, images: int) -> bool:
+        """Whether a prediction can only be the source's: a single image before the first step."""
+        return self.undecided and images == 1
 
     def forget(self) -> None:
-        """Back to where no batch was seen; what the layers hold is for the caller to put back."""
-        self.steps, self._stream = 0, {}
+        """Begin anew, as if no batch had been seen; what the layers hold is for the caller to put back."""
+        self.put_back({}, 0)
         if self._is_auto:
-            self._become("batch")
-            self.undecided = True
+            self._undecide()
 
     def state(self) -> dict[str, Tensor]:
         """What the next step depends on beside the layers' buffers and `steps`."""
-        return {f"stream.{name}": tensor for name, tensor in self._stream.items()}
+        stream = {f"stream.{name}": tensor for name, tensor in self._stream.items()}
+        decided = self._is_auto and not self.undecided
+        return {**stream, "policy": torch.tensor(POLICIES.index(self.policy))} if decided else stream
 
     def restore(self, state: Mapping[str, Tensor], steps: int) -> None:
-        """The inverse of `state`, of an adapter that had made so many steps."""
+        """The inverse of `state`, decision included."""
         self.forget()
-        if steps:
-            self.undecided = False
-            if state and self._is_auto:
-                self._become("stream")
+        if "policy" in state:
+            self._decide_for(POLICIES[int(state["policy"])])
+        self.put_back(state, steps)
+
+    def put_back(self, state: Mapping[str, Tensor], steps: int) -> None:
+        """Go back to an earlier state of the same run: what the first batch decided stays."""
         self.steps = steps
+        self._stream = {}
         for key, tensor in state.items():
-            name = key.removeprefix("stream.")
-            self._stream[name] = tensor.to(_mean_and_var(self.norms[name])[0].device, copy=True)
+            if key.startswith("stream."):
+                name = key.removeprefix("stream.")
+                self._stream[name] = tensor.to(_mean_and_var(self.norms[name])[0].device, copy=True)
 
     def _become(self, policy: str) -> None:
         for hook in self._hooks:
@@ -170,6 +179,7 @@ class Statistics:
     def updating(self) -> contextlib.AbstractContextManager[None]:
         """Within, a forward pass moves the statistics; without, it leaves no trace."""
         self.steps += 1
+        self.begins = self.policy == "stream" and not self._stream
         return self._moving() if self.norms else _NOTHING
 
     @contextlib.contextmanager
@@ -182,7 +192,7 @@ class Statistics:
             self._switch(self.norms.values(), updating=False)
 
     def _average_over_ranks(self) -> None:
-        """Of what layers hold, that each rank has moved by its own images only."""
+        """Average over all ranks what each of them has moved by its own images only."""
         if self._ranks.size == 1 or self.policy == "source":
             return
         norms = [
@@ -216,6 +226,7 @@ class Statistics:
         """Remember the statistics as they are; what this returns puts them back."""
         steps, changing = self.steps, self._changing() if self.norms else []
         self._held_stream = stream = dict(self._stream)  # whose tensors are replaced, never written to
+        undecided = self.undecided
         if len(self._held) != len(changing):
             self._held = [tensor.clone() for tensor in changing]
         if changing:
@@ -223,6 +234,8 @@ class Statistics:
 
         def put_back() -> None:
             self.steps, self._stream = steps, dict(stream)
+            if undecided and not self.undecided:
+                self._undecide()
             if changing:
                 torch._foreach_copy_(self._changing(), self._held)
 

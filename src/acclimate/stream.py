@@ -12,7 +12,7 @@ last `WINDOW` images. What it is worth is seen from the batches that come:
     natural   = n |z - d|²          how much one image differs from the stream it is in, averaged
     share     = r / (r + NATURAL),  r = predicted |d|² / natural
 
-So the correction is small where the stream has moved by less than images differ anyway: a network trained
+Of the first batch nothing is known but itself: of n images, n / (n + FIRST) is corrected. So the correction is small where the stream has moved by less than images differ anyway: a network trained
 on such images can take that, and matching each channel would cost more than it brings. Mean and variance are
 those of a mixture, of which ``share`` has the stream's moments and the rest the source's.
 """
@@ -33,6 +33,8 @@ NATURAL: Final = 1.5
 1,000 classes, by benchmarks/small_batches.py."""
 FEW: Final = 32
 """With ``statistics="auto"``, a first batch of fewer images makes the policy `stream`."""
+FIRST: Final = 16
+"""Images that the source counts for beside the first batch, as in Schneider et al. (2020)."""
 _TALLIES: Final = 5
 
 
@@ -71,7 +73,8 @@ def followed(state: Tensor, z: Tensor, images: int) -> tuple[Tensor, Tensor, Ten
     with torch.no_grad():
         after = moved.detach()
         signal = predicted * after.dot(after) / len(z)
-        share = signal / (signal + NATURAL * natural).clamp_min(tiny)
+        later = signal / (signal + NATURAL * natural).clamp_min(tiny)
+        share = torch.where(is_later > 0, later, images / (images + FIRST))
     return torch.cat([after, weight.view(1), averages]), moved, share, part
 
 
