@@ -12,9 +12,10 @@ last `WINDOW` images. What it is worth is seen from the batches that come:
     natural   = n |z - d|²          how much one image differs from the stream it is in, averaged
     share     = r / (r + NATURAL),  r = predicted |d|² / natural
 
-Of the first batch nothing is known but itself: of n images, n / (n + FIRST) is corrected. So the correction is small where the stream has moved by less than images differ anyway: a network trained
-on such images can take that, and matching each channel would cost more than it brings. Mean and variance are
-those of a mixture, of which ``share`` has the stream's moments and the rest the source's.
+So the correction is small where the stream has moved by less than images differ anyway: a network trained
+on such images can take that, and matching each channel would cost more than it brings. Of the first batch
+nothing is known but itself: of n images, n / (n + FIRST) is corrected. Mean and variance are those of a
+mixture, of which ``share`` has the stream's moments and the rest the source's.
 """
 
 from __future__ import annotations
