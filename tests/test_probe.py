@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from acclimate import corrupt
+from acclimate import adapt, corrupt
 from acclimate.corruptions import VALIDATION_NAMES
 from acclimate.demo.bundle import MEAN, STD, bundled_images, bundled_model
 from acclimate.mean_std import NORMALIZATIONS, MeanStd
@@ -180,6 +180,22 @@ def test_the_network_is_left_as_it_was() -> None:
     probe_normalization(model, bundled_images()[0][:8], None)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("first", [nn.GroupNorm(2, 8), nn.BatchNorm2d(8)])
+def test_a_network_in_training_mode_keeps_its_buffers_and_flags(first: nn.Module) -> None:
+    norms = (first, nn.BatchNorm2d(8))
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), *norms, nn.Dropout(), nn.Flatten(), nn.Linear(288, 4))
+    model.train()
+    model[4].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    flags = [module.training for module in model.modules()]
+    pixels = torch.randint(0, 256, (48, 3, 8, 8), dtype=torch.uint8)
+    adapt(model, pixels, "tent", epochs=1, normalize="imagenet", gate="off")
+    for clean in (False, True):
+        probe_normalization(model, pixels / 255, None, clean=clean)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [module.training for module in model.modules()] == flags
 
 
 def test_images_of_one_channel() -> None:

@@ -24,6 +24,7 @@ from acclimate.mean_std import NORMALIZATIONS, MeanStd
 from acclimate.outputs import logits_of
 from acclimate.remembered import (
     Remembered,
+    in_evaluation,
     into_first_norm,
     kept_by,
     moments_at_first_norm,
@@ -135,7 +136,7 @@ _ASK: Final = (
 def probe_normalization(
     model: nn.Module, images: Tensor, normalize: MeanStd | None, *, clean: bool = False
 ) -> Probe:
-    """Judge a normalisation by feeding a few images; pixels in [0, 1], a network in evaluation mode.
+    """Judge a normalisation by feeding a few images, pixels in [0, 1]; the network is left as it was.
 
     Args:
         normalize: the one in use; None feeds pixels as they are.
@@ -285,7 +286,7 @@ def _divergence(model: nn.Module, images: Tensor) -> float:
 
 def _confidence(model: nn.Module, images: Tensor) -> float:
     like = next(model.parameters(), images)
-    with torch.no_grad():
+    with torch.no_grad(), in_evaluation(model):
         parts = torch.split(images.to(like.device, like.dtype), _BATCH)
         logits = torch.cat([logits_of(model(part)).float() for part in parts])
     return logits.softmax(1).amax(1).mean().item()

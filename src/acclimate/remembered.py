@@ -23,6 +23,7 @@ from acclimate.norms import find_norms
 
 __all__ = [
     "Remembered",
+    "in_evaluation",
     "into_first_norm",
     "kept_by",
     "moments_at_first_norm",
@@ -115,9 +116,25 @@ def into_first_norm(model: nn.Module, images: Tensor) -> tuple[nn.Module, Tensor
     """The norm that is reached first and what enters it; None if that one remembers no statistics."""
     like = next(model.parameters(), images)
     reached: list[tuple[nn.Module, Tensor]] = []
-    with torch.no_grad(), _stopped_at_first_norm(model, reached), suppress(_Reached):
+    with torch.no_grad(), in_evaluation(model), _stopped_at_first_norm(model, reached), suppress(_Reached):
         model(images.to(like.device, like.dtype))
     return reached[0] if reached else None
+
+
+@contextmanager
+def in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Within, the user's own network is in evaluation mode; then every layer is in the mode that it was in.
+
+    The flags are set one by one: a network's own `eval` and `train` may do more than that.
+    """
+    flags = [(module, module.training) for module in model.modules()]
+    for module, _ in flags:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
 
 
 def moments_at_first_norm(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,15 +176,12 @@ def _remembers(norm: nn.Module) -> bool:
 
 @contextmanager
 def _stopped_at_first_norm(model: nn.Module, reached: list[tuple[nn.Module, Tensor]]) -> Iterator[None]:
-    """Keep what enters the norm that is reached first, and go no further, if it remembers statistics."""
-    passed = False
+    """Go no further than the norm that is reached first; keep what enters it, if it remembers statistics."""
 
     def hook(norm: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        nonlocal passed
-        if not passed and _remembers(norm):
+        if _remembers(norm):
             reached.append((norm, arguments[0]))
-            raise _Reached
-        passed = True
+        raise _Reached
 
     handles = [norm.register_forward_pre_hook(hook) for norm in find_norms(model).values()]
     try:
