@@ -7,12 +7,15 @@ imports this file or is given what it finds.
 from __future__ import annotations
 
 import os
+import random
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -113,7 +116,7 @@ def count_logits(model: nn.Module | Adapter, images: Any, device: Any = None) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AcclimateWarning)  # the work itself will tell
         own = model if isinstance(model, Adapter) else Adapter(model, "source", device=device, ranks="alone")
-    with torch.random.fork_rng(devices=[]):  # what a data set draws at random stays as it is without labels
+    with _random_states_kept():  # what a data set draws at random stays as it is without labels
         first = next(iter(Batches(images, 2, shuffle=False).epoch(0))).images[:2]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AcclimateWarning)
@@ -170,7 +173,7 @@ def _of_items(items: Any) -> Stated | None:
     """Of a list or a data set of pictures, such as torchvision's."""
     targets = getattr(items, "targets", None)
     if targets is None or len(targets) != len(items):
-        with torch.random.fork_rng(devices=[]):
+        with _random_states_kept():
             targets = []
             for position in range(len(items)):
                 targets.append(_label_at(items, position))
@@ -204,7 +207,7 @@ def _of_batches(data: Any) -> Stated | None:
     images = data.dataset if isinstance(data, DataLoader) else None
     if isinstance(images, ImageSet) and order is not None:
         return labels_of_set(images.subset(order.tolist()))
-    with torch.random.fork_rng(devices=[]):
+    with _random_states_kept():
         found = _gathered(_parts(data, order))
         if found is not None and order is None:  # it has an order of its own, which may be another each time
             again = _gathered(_parts(data, order))
@@ -269,5 +272,17 @@ def _count(data: Any) -> int | None:
 
 
 def _order(data: Any) -> Tensor | None:
-    with torch.random.fork_rng(devices=[]):  # a loader draws a seed whenever somebody looks at it
+    with _random_states_kept():  # a loader draws a seed whenever somebody looks at it
         return Batches(data).order
+
+
+@contextmanager
+def _random_states_kept() -> Iterator[None]:
+    """Within, data may be looked at: torch, Python and numpy draw after it what they would have drawn."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
