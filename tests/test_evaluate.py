@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +16,14 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from typer.testing import CliRunner
 
 import acclimate
 from acclimate import Adapter, corrupt, open_data
 from acclimate.chance import compare_paired, wilson
 from acclimate.cli import app, main
+from acclimate.data.labels import labels_in_file
 from acclimate.demo.bundle import CLASSES, MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import AcclimateError, AcclimateWarning, InputError, OptionError
 from acclimate.metrics import measure
@@ -285,6 +287,73 @@ def test_files_of_labels_that_do_not_fit(
     (tmp_path / "classes.txt").write_text("\n".join(CLASSES))
     with pytest.raises(InputError, match=message):
         acclimate.evaluate(bundled_model(), lab / "flat", tmp_path / "labels.csv")
+
+
+@pytest.mark.parametrize("head", [("file", "species"), ("image_id", "label"), ("CLASS", "stem")])
+def test_one_known_word_makes_a_row_the_header(head: tuple[str, str], lab: Path, tmp_path: Path) -> None:
+    with (lab / "numbers.csv").open(newline="") as file:
+        rows = [tuple(row) for row in csv.reader(file)]
+    write(tmp_path / "labels.csv", [head, *((row[::-1] if head[0] == "CLASS" else row) for row in rows)])
+    headed, plain = (
+        acclimate.evaluate(bundled_model(), lab / "flat", path)
+        for path in (tmp_path / "labels.csv", lab / "numbers.csv")
+    )
+    assert headed.right == plain.right
+
+
+def test_an_image_whose_class_is_called_like_a_column_is_no_header(lab: Path, tmp_path: Path) -> None:
+    write(tmp_path / "labels.csv", [(f"{i:04d}.png", "target" if i == 0 else "other") for i in range(COUNT)])
+    names = ["target", "other", *"abcdefgh"]
+    labels = labels_in_file(tmp_path / "labels.csv", open_data(lab / "flat"), names).labels
+    assert list(labels) == ["target", *["other"] * (COUNT - 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [("file,label\n0000.png,\n", 2), ("0000.png,1\n\n\n0001.png,\n", 4), ("0000.png,1\n0001.png\n", 2)],
+)
+def test_rows_are_counted_as_in_the_file(text: str, row: int, lab: Path, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(InputError, match=rf"labels\.csv, row {row}: expected a file and a label"):
+        acclimate.evaluate(bundled_model(), lab / "flat", tmp_path / "labels.csv")
+
+
+class Drawing(Dataset[tuple[Tensor, int]]):
+    """Images of which each is another whenever it is read, by all three of the global generators."""
+
+    def __init__(self, pixels: Tensor, labels: Tensor) -> None:
+        self.pixels, self.labels = pixels, labels
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, int]:
+        drawn = np.random.rand() + random.random() + float(torch.rand(()))
+        return self.pixels[position] * (0.7 + 0.1 * drawn), int(self.labels[position])
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_labels_change_nothing_that_data_draw(loaded: bool) -> None:
+    pixels, labels = bundled_images()
+    data = Drawing(pixels[:48], labels[:48])
+    given = DataLoader(data, 16) if loaded else data
+    found = []
+    for asked in (None, "auto"):
+        np.random.seed(0)
+        random.seed(0)
+        torch.manual_seed(0)
+        result = acclimate.adapt(
+            bundled_model(),
+            given,
+            "tent",
+            epochs=1,
+            batch_size=16,
+            normalize=(MEAN, STD),
+            gate="off",
+            labels=asked,
+        )
+        found.append(result.logits)
+    assert torch.equal(*found)
 
 
 def test_a_tensor_has_no_labels_of_its_own() -> None:

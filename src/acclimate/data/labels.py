@@ -164,7 +164,7 @@ def labels_in_file(path: Path, images: ImageSet | None, names: Sequence[str] | N
         return Stated(whole_numbers(array, f"the labels of {path}"), origin=f"the labels of {path}")
     if images is None:
         raise InputError(f"{path} has labels by the names of files, which these data have not: give an array")
-    by_name = _rows(path)
+    by_name = _rows(path, images.names)
     own = _matched(path, by_name, images)
     if all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in own):
         return Stated(torch.tensor([int(label) for label in own]), origin=f"the labels of {path}")
@@ -176,31 +176,49 @@ def labels_in_file(path: Path, images: ImageSet | None, names: Sequence[str] | N
     return Stated(own, None, stated, f"the labels of {path}")
 
 
-def _rows(path: Path) -> dict[str, str]:
+def _rows(path: Path, images: Sequence[str]) -> dict[str, str]:
+    """The label of every file that a CSV file names."""
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            rows = [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
+            numbered = enumerate(csv.reader(file), start=1)
+            rows = [(number, row) for number, row in numbered if any(cell.strip() for cell in row)]
     except (OSError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as a CSV file: {said(error)}") from error
     if not rows:
         raise InputError(f"{path} is empty: expected lines of file,label")
-    head = [cell.strip().lower() for cell in rows[0]]
-    columns = [next((head.index(word) for word in words if word in head), None) for words in (_FILE, _LABEL)]
-    if None not in columns:
-        rows = rows[1:]
-    elif len(head) != 2:
-        raise InputError(f"expected the columns file and label in {path}, got {listed(rows[0], 5)}")
-    first, second = (number if number is not None else side for side, number in enumerate(columns))
-    if None in columns:
-        first, second = 0, 1
+    columns = _columns(path, rows[0][1], images)
+    first, second = columns or (0, 1)
     found: dict[str, str] = {}
-    for number, row in enumerate(rows, start=1):
+    for number, row in rows[columns is not None :]:
         if len(row) <= max(first, second) or not row[second].strip():
             raise InputError(f"{path}, row {number}: expected a file and a label, got {short(','.join(row))}")
-        name, label = row[first].strip().replace("\\", "/").removeprefix("./"), row[second].strip()
+        name, label = _plain(row[first]), row[second].strip()
         if found.setdefault(name, label) != label:
             raise InputError(f"{path} has two labels of {short(name)}: {found[name]} and {label}")
     return found
+
+
+def _columns(path: Path, head: Sequence[str], images: Sequence[str]) -> tuple[int, int] | None:
+    """Where the first row says that files and labels are; None if it is no header."""
+    words = [cell.strip().lower() for cell in head]
+    file, label = (
+        next((words.index(word) for word in known if word in words), None) for known in (_FILE, _LABEL)
+    )
+    if file is not None and label is not None:
+        return file, label
+    if len(head) != 2:
+        raise InputError(f"expected the columns file and label in {path}, got {listed(head, 5)}")
+    name = _plain(head[0])  # of an image, whose class may be called "target"
+    if any(name in (image, image.rpartition("/")[2]) for image in images):
+        return None
+    if label is not None:
+        return 1 - label, label
+    return None if file is None else (file, 1 - file)
+
+
+def _plain(name: str) -> str:
+    """The name of a file as images are named."""
+    return name.strip().replace("\\", "/").removeprefix("./")
 
 
 def _matched(path: Path, by_name: Mapping[str, str], images: ImageSet) -> list[str]:
