@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import warnings
@@ -188,15 +189,19 @@ def concluded(
     """The result of an adapter that has adapted; `before_adapting` gave ``source`` and ``before``."""
     verdict = None if gate == "off" else judged(adapter, source, images, batch_size=batch_size)
     refused = gate == "refuse" and verdict is not None and not verdict.accepted
+    logits = before if refused else adapter.predict(images, batch_size=batch_size)
     return AdaptationResult(
         adapter,
-        adapter.history,
-        before if refused else adapter.predict(images, batch_size=batch_size),
+        copy.deepcopy(adapter.history),
+        logits,
         before,
-        verdict,
-        refused,
-        images.names if isinstance(images, ImageSet) else None,
-        dict(left_out or {}),
+        statistics="source" if refused else adapter.predicts_by,
+        classes=adapter.classes or tuple(range(before.shape[1])),
+        steps=adapter.step,
+        verdict=verdict,
+        refused=refused,
+        names=images.names if isinstance(images, ImageSet) else None,
+        left_out=dict(left_out or {}),
     )
 
 

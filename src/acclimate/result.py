@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from acclimate.adapter import Adapter
+from acclimate.errors import counted
 from acclimate.evaluation import Comparison
 from acclimate.outcome import AdaptOutcome, headlines, outcome_of
 from acclimate.types import History, Verdict
@@ -18,7 +19,10 @@ __all__ = ["AdaptationResult"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AdaptationResult:
-    """An adapted network, its predictions and those of the source; `print` says whether to trust it."""
+    """An adapted network, its predictions and those of the source; `print` says whether to trust it.
+
+    What it says stays what it was when the result was made, whatever happens to ``adapter`` after that.
+    """
 
     adapter: Adapter
     history: History
@@ -26,6 +30,15 @@ class AdaptationResult:
     """Of every image after the last epoch, in the order of the data; the source's, if it was refused."""
     source_logits: Tensor
     """The same before the first epoch."""
+    statistics: str
+    """Which statistics `logits` are by: ``"batch"``, ``"source"``, or ``"target"`` (as exported).
+
+    ``result.adapter.predict(images, statistics="target")`` gives what the exported network predicts.
+    """
+    classes: tuple[int, ...]
+    """The outputs of the network that the columns of `logits` stand for."""
+    steps: int
+    """Updates that were made."""
     verdict: Verdict | None = None
     """Whether the adapted network seems better than the source, if that was asked."""
     refused: bool = False
@@ -40,14 +53,6 @@ class AdaptationResult:
     """Accuracy before and after, if labels were given to measure by."""
 
     @property
-    def statistics(self) -> str:
-        """Which statistics `logits` are by: ``"batch"``, ``"source"``, or ``"target"`` (as exported).
-
-        ``result.adapter.predict(images, statistics="target")`` gives what the exported network predicts.
-        """
-        return "source" if self.refused else self.adapter.predicts_by
-
-    @property
     def predictions(self) -> Tensor:
         """The predicted class of every image: an output of the network, as `classes` counts them."""
         return self._classes_of(self.logits)
@@ -58,16 +63,14 @@ class AdaptationResult:
         return self._classes_of(self.source_logits)
 
     def _classes_of(self, logits: Tensor) -> Tensor:
-        assert self.adapter.classes is not None
-        return torch.tensor(self.adapter.classes)[logits.argmax(1).cpu()]
+        return torch.tensor(self.classes)[logits.argmax(1).cpu()]
 
     def outcome(self) -> AdaptOutcome:
         """What changed, in numbers."""
-        assert self.adapter.classes is not None
         return outcome_of(
             self.source_logits,
             self.logits,
-            [str(output) for output in self.adapter.classes],
+            [str(output) for output in self.classes],
             method=self.adapter.method.name,
             setting=self.adapter.setting,
             verdict=self.verdict,
@@ -81,9 +84,9 @@ class AdaptationResult:
         """Five lines: what adapted and changed, whether to trust it; then what was measured and not read."""
         method, images, confidence, classes = headlines(self.outcome())
         left_out = f"; {len(self.left_out):,} that cannot be read are left out" if self.left_out else ""
-        alarms = _counted(len(self.history.alarms), "alarm") if self.history.alarms else "no alarm"
+        alarms = counted(len(self.history.alarms), "alarm") if self.history.alarms else "no alarm"
         judged = "not judged" if self.verdict is None else self.verdict.reason
-        steps = _counted(self.adapter.step, "step")
+        steps = counted(self.steps, "step")
         return "\n".join(
             [
                 f"{method}, {steps}; predictions by statistics: {self.statistics}",
@@ -99,7 +102,3 @@ class AdaptationResult:
     def __repr__(self) -> str:
         verdict = "not judged" if self.verdict is None else self.verdict.reason.partition(":")[0]
         return f"AdaptationResult({self.adapter.method.name!r}, {len(self.logits):,} images, {verdict})"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
