@@ -20,7 +20,7 @@ from acclimate.cli import app
 from acclimate.demo.bundle import CLASSES, MEAN, STD, bundled_images, bundled_model
 from acclimate.errors import DeltaError, InputError, ModelError, OptionError
 from acclimate.inputs import open_images
-from acclimate.predicting import load_adapted, predict_images
+from acclimate.predicting import PredictOutcome, format_outcome, load_adapted, predict_images
 from networks import BATCHES, NORMALIZE, adapted_state, images, resnet, same
 
 SEEN, NEW = range(128), range(128, 170)
@@ -157,6 +157,40 @@ def test_exported_weights_with_batch_statistics(lab: Path) -> None:
     by_delta = predict_images(load_adapted(lab / "a.safetensors", "demo"), seen, statistics="batch")
     assert outcome.histogram == by_delta.histogram
     assert outcome.confidence == pytest.approx(by_delta.confidence, abs=1e-6)
+
+
+def test_batch_statistics_of_few_images_are_theirs_too(lab: Path) -> None:
+    """Of exported weights and fewer images than make `auto` take the batch's: by torch in training mode."""
+    network = load_adapted(lab / "stock.safetensors", "demo")
+    new = open_images(network.network, lab / "new")[0].subset(list(range(12)))
+    outcome = predict_images(network, new, statistics="batch")
+    stock = bundled_model()
+    stock.load_state_dict(load_file(lab / "stock.safetensors"))
+    mean, std = (torch.tensor(value).view(-1, 1, 1) for value in (MEAN, STD))
+    with torch.no_grad():
+        logits = stock.train()((new.batch(list(range(12))) - mean) / std)
+    assert outcome.statistics == "batch"
+    assert outcome.confidence == pytest.approx(logits.softmax(1).amax(1).mean().item(), abs=1e-5)
+
+
+def test_a_device_that_is_not_there_is_an_option_error(lab: Path, tmp_path: Path) -> None:
+    for adapted in ("a.safetensors", "stock.safetensors"):
+        with pytest.raises(OptionError, match="device 'foo' cannot be used"):
+            load_adapted(lab / adapted, "demo", device="foo")
+    command = ("predict", "--model", "demo", "--data", lab / "new", "--adapted", lab / "stock.safetensors")
+    code, _, said = run(*command, "--device", "foo", "--predictions", tmp_path / "p.csv")
+    assert (code, "device 'foo' cannot be used" in said) == (2, True)
+
+
+def test_files_that_were_left_out_are_named_with_a_reason_they_share() -> None:
+    outcome = PredictOutcome(None, 3, "target", 0.5, {"cat": 3})
+    said = format_outcome(
+        outcome, {"b.png": "an empty file", "a.png": "an empty file", "c.png": "c.png is cut"}
+    )
+    assert said.splitlines()[-2:] == [
+        "left out: 2 files, 'a.png', 'b.png': an empty file",
+        "left out: c.png is cut",
+    ]
 
 
 def test_an_input_transformation_is_part_of_the_delta_only(lab: Path, tmp_path: Path) -> None:
@@ -329,3 +363,15 @@ def test_a_result_says_by_which_statistics_it_predicts() -> None:
     assert "predictions by statistics: batch" in str(result)
     result = adapt(resnet(), data, epochs=1, gate="off", normalize=NORMALIZE, statistics="running")
     assert result.statistics == "target"
+
+
+def test_a_result_stays_as_it_was_whatever_its_adapter_does() -> None:
+    data = torch.cat(BATCHES)[:16]
+    result = adapt(resnet(), data, epochs=2, batch_size=8, gate="off", normalize=NORMALIZE)
+    assert (result.statistics, result.steps, len(result.history.loss)) == ("target", 4, 4)  # of a stream
+    said, predictions = str(result), result.predictions
+    for change in (result.adapter.reset, lambda: result.adapter(torch.cat([data] * 4))):
+        change()
+        assert (str(result), result.statistics, len(result.history.loss)) == (said, "target", 4)
+        assert torch.equal(result.predictions, predictions)
+    assert result.adapter.predicts_by == "batch"

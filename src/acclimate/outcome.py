@@ -21,6 +21,7 @@ __all__ = [
     "STATISTICS",
     "AdaptOutcome",
     "format_counts",
+    "format_left_out",
     "format_statistics",
     "headlines",
     "outcome_of",
@@ -92,7 +93,7 @@ def told(outcome: AdaptOutcome, failed: Mapping[str, str]) -> str:
     if outcome.evaluation is not None:
         lines.append(str(outcome.evaluation))
     lines += [f"caution: {caution}" for caution in outcome.cautions]
-    lines += [f"left out: {reason}" for reason in _grouped(failed)]
+    lines += format_left_out(failed)
     lines += [f"note: {note}" for note in outcome.notes]
     return "\n".join(lines)
 
@@ -108,15 +109,19 @@ def format_statistics(statistics: str) -> str:
     return f"statistics of the predictions: {statistics}, {STATISTICS[statistics]}"
 
 
-def _grouped(failed: Mapping[str, str]) -> list[str]:
-    """Reasons, each once: with the files that have no reason of their own."""
+def format_left_out(failed: Mapping[str, str]) -> list[str]:
+    """A line for each reason why files were left out, with their names where it does not say them.
+
+    >>> format_left_out({"a.png": "it is empty", "b.png": "it is empty", "c.png": "c.png is cut off"})
+    ["left out: 2 files, 'a.png', 'b.png': it is empty", 'left out: c.png is cut off']
+    """
     files: dict[str, list[str]] = {}
     for name, reason in sorted(failed.items()):
         files.setdefault(reason, []).append(name)
     return [
-        reason
+        f"left out: {reason}"
         if any(name in reason for name in names)
-        else f"{counted(len(names), 'file')}, {listed(names, 3)}: {reason}"
+        else f"left out: {counted(len(names), 'file')}, {listed(names, 3)}: {reason}"
         for reason, names in files.items()
     ]
 

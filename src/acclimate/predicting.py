@@ -21,7 +21,14 @@ from acclimate.mean_std import MeanStd, fitted, mean_and_std
 from acclimate.models.load import load_model
 from acclimate.network import Normalization
 from acclimate.normalization import normalization_of
-from acclimate.outcome import format_counts, format_statistics, output_names, write_predictions
+from acclimate.outcome import (
+    format_counts,
+    format_left_out,
+    format_statistics,
+    output_names,
+    write_predictions,
+)
+from acclimate.prepare import move_to
 
 __all__ = ["Adapted", "PredictOutcome", "format_outcome", "load_adapted", "predict_images"]
 
@@ -75,7 +82,8 @@ def load_adapted(
             "which no stock network has: give the delta that `acclimate adapt` wrote to --out"
         )
     network = load_model(model, path)
-    return Adapted(network if device is None else network.to(device), None)
+    move_to(device, network)
+    return Adapted(network, None)
 
 
 def predict_images(
@@ -129,7 +137,7 @@ def format_outcome(outcome: PredictOutcome, failed: Mapping[str, str]) -> str:
         f"mean confidence: {outcome.confidence:.3f}",
         f"classes predicted: {len(common)}",
         *format_counts([f"{name}: {count}" for name, count in common]),
-        *(f"left out: {reason}" for _, reason in sorted(failed.items())),
+        *format_left_out(failed),
     ]
     return "\n".join(lines)
 
@@ -160,8 +168,11 @@ def _adapter_and_input(
         return adapter, images
     given = mean_and_std(fitted(normalization_of(network, normalize), images.batch([0]).shape[1]))
     if adapter is None:
-        method = "bn" if statistics == "batch" else "source"  # which has what is exported as its statistics
-        return Adapter(network, method, normalize=given, classes=images.classes), images
+        if statistics == "batch":
+            own = Adapter(network, "bn", statistics="batch", normalize=given, classes=images.classes)
+        else:  # the statistics of this network are those that were exported
+            own = Adapter(network, "source", normalize=given, classes=images.classes)
+        return own, images
     if adapter.options.normalize is None:
         return adapter, _Normalized(images, given)
     if adapter.options.normalize != given:

@@ -32,6 +32,7 @@ __all__ = [
     "count_outputs",
     "floating_like",
     "model_info",
+    "move_to",
     "normalization_mismatch",
     "possible_outputs",
     "prepare",
@@ -106,10 +107,7 @@ def prepare(
     moving = {id(p) for name in adapting if norms for p in affine_parameters(layers[name]).values()}
     own = copy_model(model, shared=[p for p in model.parameters() if id(p) not in moving])
     types = to_float32(own)
-    try:
-        own.to(device)
-    except (AssertionError, RuntimeError) as error:
-        raise OptionError(f"device {str(device)!r} cannot be used: {error}") from error
+    move_to(device, own)
     own.eval().requires_grad_(False)
     inserted = [name for name in adapting if not (norms and affine_parameters(own.get_submodule(name)))]
     for name in inserted:
@@ -214,6 +212,14 @@ def unwrapped(model: nn.Module) -> nn.Module:
             model = model._orig_mod  # type: ignore[assignment]
         else:
             return model
+
+
+def move_to(device: torch.device | str | None, model: nn.Module) -> None:
+    """Move a network to a device, if one is given; an error in a sentence where that cannot be used."""
+    try:
+        model.to(device)
+    except (AssertionError, RuntimeError) as error:
+        raise OptionError(f"device {str(device)!r} cannot be used: {error}") from error
 
 
 def copy_model(model: nn.Module, shared: Iterable[nn.Parameter] = ()) -> nn.Module:
