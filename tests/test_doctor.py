@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 from rich.tree import Tree
-from torch import nn
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from acclimate import doctor
+from acclimate import Adapter, doctor
 from acclimate.cli import app
 from acclimate.cli.diagnosis import diagnosis_tree
 from acclimate.demo.bundle import bundled_images, bundled_model
@@ -79,6 +80,28 @@ def test_what_is_quick_is_timed_with_the_default_batch(monkeypatch: pytest.Monke
     monkeypatch.setattr(time, "perf_counter", itertools.count(step=0.1).__next__)
     found = diagnose(bundled_model(), size=8)
     assert (found.step_seconds, found.timed_images) == (pytest.approx(0.1), 64)
+
+
+def test_steps_are_taken_by_the_statistics_that_many_images_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, step = [], Adapter.__call__
+    monkeypatch.setattr(
+        Adapter, "__call__", lambda own, batch: (step(own, batch), asked.append(own.predicts_by))[0]
+    )
+    found = diagnose(bundled_model(), size=8)
+    assert set(asked) == {"batch"}
+    assert "statistics of 13 layers: by the size of the first batch" in found.notes
+
+
+class OneByOne(nn.Sequential):
+    """Puts each image through the norm alone, of which batch statistics would have a single value."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([super(OneByOne, self).forward(image[None].mean((2, 3))) for image in images])
+
+
+def test_a_network_that_cannot_take_batch_statistics_is_diagnosed_by_the_default() -> None:
+    found = diagnose(OneByOne(nn.BatchNorm1d(3), nn.Linear(3, 4)).eval(), size=8)
+    assert (found.adapting, found.step_seconds > 0) == (6, True)
 
 
 def test_no_more_images_are_timed_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from acclimate.fast.precision import precision_fault, precision_taken
 from acclimate.fast.recycling import exactly
 from acclimate.mean_std import MeanStd, fitted
 from acclimate.norms import find_norms
+from acclimate.options import Options
 from acclimate.prepare import count_outputs, model_info, normalization_mismatch, trained_size
 from acclimate.probe import Probe, probe_normalization
 from acclimate.types import ModelInfo
@@ -103,14 +105,12 @@ def diagnose(
     in_use = _in_use(info, normalize)
     shape = (3 if in_use is None else len(in_use[0]), size, size) if images is None else images.shape[1:]
     in_use = fitted(in_use, shape[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AcclimateWarning)  # the notes have them
-        # without what torch's counter does not know
-        known = [name for name in TRICKS if name not in ("packing", "winograd")]
-        adapter = Adapter(model, method, normalize=in_use, device=device, fast=known)
-    notes = adapter.notes  # later ones are about the trial
+    # without what torch's counter does not know
+    known = [name for name in TRICKS if name not in ("packing", "winograd")]
+    how = {"normalize": in_use, "device": device, "fast": known}
+    notes = _adapter(model, method, **how).notes  # by the default statistics, and not about the trial
     trial = torch.rand(_BATCH, *shape)
-    _predict(adapter, trial)  # not counted: the first time may try more than one layout in memory
+    adapter = _ready(model, method, trial, **how)
     with FlopCounterMode(display=False) as forward:
         _predict(adapter, trial)
     saved = _SavedBytes(adapter)
@@ -120,7 +120,7 @@ def diagnose(
     per_image = saved.total / _BATCH
     used = adapter._engine.device
     largest = _largest_batch(per_image, used)
-    timed_images, step_seconds = _timed_step(model, method, in_use, used, shape, largest)
+    timed_images, step_seconds = _timed_step(model, method, adapter.options, used, shape, largest)
     return Diagnosis(
         network=type(model).__name__,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -144,18 +144,42 @@ def diagnose(
     )
 
 
+def _adapter(model: nn.Module, method: str, **options: Any) -> Adapter:
+    """An adapter that warns of nothing: the notes have it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AcclimateWarning)
+        return Adapter(model, method, **options)
+
+
+def _ready(model: nn.Module, method: str, trial: Tensor, **options: Any) -> Adapter:
+    """An adapter that has predicted once, as the first time may try more than one layout in memory.
+
+    It takes the statistics that many images get by default, however few the trial has, where the network can.
+    """
+    adapter = _adapter(model, method, statistics="batch", **options)
+    try:
+        _predict(adapter, trial)
+    except InputError:
+        raise
+    except ValueError:  # torch's, of a layer that finds a single value in a channel
+        adapter = _adapter(model, method, **options)
+        _predict(adapter, trial)
+    return adapter
+
+
 def _timed_step(
     model: nn.Module,
     method: str,
-    normalize: MeanStd | None,
+    options: Options,
     device: torch.device,
     shape: Sequence[int],
     largest: int | None,
 ) -> tuple[int, float]:
     """How many images a step had, and the median time of a few such, after one that makes things ready."""
+    how = {"normalize": options.normalize, "statistics": options.statistics, "device": str(device)}
+    adapter = _adapter(model, method, **how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AcclimateWarning)
-        adapter = Adapter(model, method, normalize=normalize, device=str(device))
         few, many = (count if largest is None else max(2, min(count, largest)) for count in _TIMED)
         found = few, _step_seconds(adapter, torch.rand(few, *shape))
         if found[1] * many / few < _LONG_ENOUGH:
