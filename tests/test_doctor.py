@@ -99,7 +99,7 @@ class OneByOne(nn.Sequential):
         return torch.cat([super(OneByOne, self).forward(image[None].mean((2, 3))) for image in images])
 
 
-def test_a_network_that_cannot_take_batch_statistics_is_diagnosed_by_the_default() -> None:
+def test_a_network_that_cannot_take_batch_statistics_is_diagnosed_with_those_of_few_images() -> None:
     found = diagnose(OneByOne(nn.BatchNorm1d(3), nn.Linear(3, 4)).eval(), size=8)
     assert (found.adapting, found.step_seconds > 0) == (6, True)
 

@@ -154,7 +154,8 @@ def _adapter(model: nn.Module, method: str, **options: Any) -> Adapter:
 def _ready(model: nn.Module, method: str, trial: Tensor, **options: Any) -> Adapter:
     """An adapter that has predicted once, as the first time may try more than one layout in memory.
 
-    It takes the statistics that many images get by default, however few the trial has, where the network can.
+    It takes the statistics that many images get by default, however few the trial has; where the network
+    cannot, those that few images get.
     """
     adapter = _adapter(model, method, statistics="batch", **options)
     try:
@@ -162,7 +163,7 @@ def _ready(model: nn.Module, method: str, trial: Tensor, **options: Any) -> Adap
     except InputError:
         raise
     except ValueError:  # torch's, of a layer that finds a single value in a channel
-        adapter = _adapter(model, method, **options)
+        adapter = _adapter(model, method, statistics="stream", **options)
         _predict(adapter, trial)
     return adapter
 
