@@ -276,7 +276,6 @@ def test_labels_that_do_not_fit(
         ([("a", "b", "c")], "expected the columns file and label"),
         ([("0000.png", "")], "row 1: expected a file and a label"),
         ([], "is empty"),
-        ([(f"{i:04d}.png", 1) for i in range(81)], "labels of 1 file that is not among the 80 images: '0080"),
         ([(f"{i:04d}.png", "cat") for i in range(80)], "name 'cat', not among the names of the outputs"),
     ],
 )  # fmt: skip
@@ -287,6 +286,18 @@ def test_files_of_labels_that_do_not_fit(
     (tmp_path / "classes.txt").write_text("\n".join(CLASSES))
     with pytest.raises(InputError, match=message):
         acclimate.evaluate(bundled_model(), lab / "flat", tmp_path / "labels.csv")
+
+
+def test_a_file_may_have_labels_of_other_images_too(lab: Path, tmp_path: Path) -> None:
+    """One file of labels for a whole data set, of which the folder has a part."""
+    with (lab / "numbers.csv").open(newline="") as file:
+        rows = [tuple(row) for row in csv.reader(file)]
+    write(tmp_path / "labels.csv", [*rows, ("elsewhere.png", 3)])
+    whole, part = (
+        acclimate.evaluate(bundled_model(), lab / "flat", path)
+        for path in (tmp_path / "labels.csv", lab / "numbers.csv")
+    )
+    assert dataclasses.replace(whole, labels=part.labels) == part
 
 
 @pytest.mark.parametrize("head", [("file", "species"), ("image_id", "label"), ("CLASS", "stem")])

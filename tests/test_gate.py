@@ -65,6 +65,16 @@ def test_a_network_that_says_the_same_of_everything_is_refused() -> None:
     assert judge(source, source).accepted
 
 
+@pytest.mark.parametrize(("classes", "is_sure"), [(10, True), (1000, False)])
+def test_a_refusal_at_many_classes_says_that_it_may_be_wrong(classes: int, is_sure: bool) -> None:
+    logits = 5 * torch.randn(100, classes, generator=torch.Generator().manual_seed(0))
+    source, adapted = Views(logits, logits), Views(logits, logits.roll(1, 0))
+    verdict = judge(source, adapted)
+    assert not verdict.accepted
+    assert ("probably better" in verdict.reason) == is_sure
+    assert ("measure with some labels" in verdict.reason) == (not is_sure)
+
+
 def test_a_temperature_brings_the_mean_confidence_to_what_is_asked() -> None:
     logits = 4 * torch.randn(200, 10, generator=torch.Generator().manual_seed(0))
     for wanted in (0.3, 0.5, 0.6):

@@ -21,6 +21,7 @@ GATES: Final = ("warn", "refuse", "off")
 """What is done with a verdict: told, acted upon, or not asked for."""
 IMAGES: Final = 1000
 """That are looked at, if there are so many."""
+_MANY_CLASSES = 64  # from here on, a refusal is not to be relied on: docs/trust.md
 _MARGIN = 0.005  # of the score, within which two networks are alike
 
 
@@ -64,4 +65,10 @@ def _reason(
     ]
     verdict = "accepted" if accepted else "refused"
     advice = "" if accepted else "; the source's predictions are probably better"
+    classes = source.logits.shape[1]
+    if not accepted and classes >= _MANY_CLASSES:
+        advice = (
+            f"; but this rule was set on ten classes, and at {classes:,} it has refused networks that were "
+            "much better: measure with some labels (labels=, --evaluate)"
+        )
     return f"{verdict}: the adapted network {told[1]}; the source {told[0]}{advice}"

@@ -157,12 +157,11 @@ def _by_name(asked: Mapping[Any, Any], images: ImageSet | None, names: Sequence[
     if images is None:
         raise InputError("labels by the names of files need images that have names: give one for each image")
     missing = [name for name in images.names if name not in asked]
-    surplus = sorted(str(name) for name in asked.keys() - set(images.names) - set(images.left_out))
-    if missing or surplus:
-        what = (
-            f"no label for {listed(missing, 3)}" if missing else f"labels of {listed(surplus, 3)}, not there"
+    if missing:
+        raise InputError(
+            f"expected a label for the name of each of {len(images):,} images, got no label for "
+            f"{listed(missing, 3)}"
         )
-        raise InputError(f"expected a label for the name of each of {len(images):,} images, got {what}")
     values = [asked[name] for name in images.names]
     if _are_names(values):
         return Stated(values, None, names or images.class_names)

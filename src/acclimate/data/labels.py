@@ -222,7 +222,10 @@ def _plain(name: str) -> str:
 
 
 def _matched(path: Path, by_name: Mapping[str, str], images: ImageSet) -> list[str]:
-    """The label of each image, by its path or, where no two have the same, by the name of its file."""
+    """The label of each image, by its path or, where no two have the same, by the name of its file.
+
+    A file may have labels of other images too: of a whole data set, of which these are a part.
+    """
     bases = [name.rpartition("/")[2] for name in images.names]
     unique = len(set(bases)) == len(bases)
     keys = [
@@ -233,14 +236,6 @@ def _matched(path: Path, by_name: Mapping[str, str], images: ImageSet) -> list[s
     if missing:
         raise InputError(
             f"{path} has no label for {len(missing):,} of {counted(len(keys), 'image')}: {listed(missing, 3)}"
-        )
-    left_out = {part for name in images.left_out for part in (name, name.rpartition("/")[2])}
-    surplus = sorted(set(by_name) - set(keys) - left_out)
-    if surplus:
-        verb = "is" if len(surplus) == 1 else "are"
-        raise InputError(
-            f"{path} has labels of {counted(len(surplus), 'file')} that {verb} not among the "
-            f"{counted(len(keys), 'image')}: {listed(surplus, 3)}"
         )
     return [by_name[key] for key in keys]
 
