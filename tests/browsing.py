@@ -39,6 +39,7 @@ class Seen:
 
 def opened(browser: Browser, path: Path, **options: Any) -> Seen:
     page = browser.new_context(**{"viewport": DESKTOP, **options}).new_page()
+    page.set_default_timeout(120_000)  # a browser beside a busy processor takes longer than Playwright's 30 s
     seen = Seen(page)
     page.on("console", lambda message: seen.messages.append(message.text))
     page.on("pageerror", lambda error: seen.messages.append(str(error)))
