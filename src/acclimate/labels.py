@@ -52,7 +52,7 @@ class Truth:
 
     stated: Stated
     names: Sequence[str] | None
-    """Of all images; None where the data are batches or tensors."""
+    """Names of all images; None where the data are batches or tensors."""
 
     def targets(self, images: Any, outputs: int) -> Numbers:
         """What a network with so many outputs should predict for each image that can be read."""
@@ -169,7 +169,7 @@ def _by_name(asked: Mapping[Any, Any], images: ImageSet | None, names: Sequence[
 
 
 def _of_items(items: Any) -> Stated | None:
-    """Of a list or a data set of pictures, such as torchvision's."""
+    """Read the labels of a list or a data set of pictures, such as torchvision's."""
     targets = getattr(items, "targets", None)
     if targets is None or len(targets) != len(items):
         with _random_states_kept():
@@ -199,7 +199,7 @@ def _label_at(items: Any, position: int) -> Any:
 
 
 def _of_batches(data: Any) -> Stated | None:
-    """Of a loader, a list of batches or a data set of tensors, in the order in which they are predicted."""
+    """Read the labels of a loader, a list of batches or a data set of tensors, in the order of prediction."""
     if isinstance(data, Tensor):
         return None
     order = _order(data)

@@ -55,9 +55,9 @@ class Prepared:
     source_names: tuple[str, ...]
     """Names in the state dict of the network as it was given."""
     types: Mapping[str, torch.dtype]
-    """Of all its tensors as they were given, if some were in half precision; otherwise empty."""
+    """Type of each tensor as it was given, if some were in half precision; otherwise empty."""
     main_type: torch.dtype
-    """That of most of its numbers as it was given."""
+    """Type of most of its numbers as they were given."""
     notes: tuple[str, ...]
     """What was found and decided, one sentence each."""
     cautions: tuple[str, ...]

@@ -49,9 +49,9 @@ class Remembered:
     """Training images after their normalisation, as a norm remembers them."""
 
     mean: tuple[float, ...]
-    """Of each channel."""
+    """Mean of each channel."""
     std: float
-    """Of all pixels; one number for all channels."""
+    """Standard deviation over all pixels, one number for all channels."""
 
     def pixels(self, normalization: MeanStd) -> tuple[float, float]:
         """Mean and standard deviation that the training images had, if this was their normalisation.

@@ -15,6 +15,7 @@ from acclimate.adapting import adapt_images, check_export
 from acclimate.bench.spec import Cell, Data, Network
 from acclimate.cli.job import device_of, joined
 from acclimate.cli.options import (
+    Classes,
     Corruption,
     Debug,
     Device,
@@ -87,9 +88,7 @@ def adapt(
     split: Split = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times to go through the images.")] = 5,
     batch_size: Annotated[int, typer.Option(min=2, help="Images in a batch.")] = 64,
-    classes: Annotated[
-        Path | None, typer.Option(help="Names of the outputs, one a line.", show_default=False)
-    ] = None,
+    classes: Classes = None,
     out: Annotated[Path, typer.Option(help="What adapted, to go on or to load it.")] = Path(
         "adapted.safetensors"
     ),

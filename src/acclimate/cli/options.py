@@ -12,6 +12,7 @@ from acclimate.fast.precision import PRECISIONS
 from acclimate.report.sinks import SINKS
 
 __all__ = [
+    "Classes",
     "Corruption",
     "Debug",
     "Device",
@@ -60,6 +61,7 @@ Layout = Annotated[str, typer.Option(metavar="NAME", help="Of `acclimate list la
 Split = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of VisDA-C or a data set of the hub.", show_default=False)
 ]
+Classes = Annotated[Path | None, typer.Option(help="Names of the outputs, one a line.", show_default=False)]
 Corruption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of ImageNet-C or CIFAR-C data.", show_default=False)
 ]

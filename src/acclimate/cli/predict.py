@@ -11,6 +11,7 @@ import typer
 
 from acclimate.adapter import PREDICTS_BY
 from acclimate.cli.options import (
+    Classes,
     Corruption,
     Debug,
     Device,
@@ -66,9 +67,7 @@ def predict(
     severity: Severity = None,
     split: Split = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 64,
-    classes: Annotated[
-        Path | None, typer.Option(help="Names of the outputs, one a line.", show_default=False)
-    ] = None,
+    classes: Classes = None,
     predictions: Annotated[Path, typer.Option(help="A CSV file of the predictions.")] = Path(
         "predictions.csv"
     ),

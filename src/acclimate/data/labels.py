@@ -73,7 +73,7 @@ class Numbers(NamedTuple):
 
     labels: Tensor
     names: Sequence[str] | None
-    """Of all outputs, if they are known."""
+    """Names of all outputs, if they are known."""
     how: str
     """Where the labels come from, and how an output was found for each."""
 
